@@ -1,0 +1,423 @@
+"""The configuration: one tree of frozen dataclasses, and the only place in the package that holds a default.
+
+Programs, children and kernels take their numbers from here and have none of their own (known failure K20: a default of 64
+quantiles in one program overrode the configuration's 32). Every value is checked where it is made, so a `Config` that
+exists is valid; a wrong one raises `ConfigError`, one line that names the key and ends with the mend.
+
+    Config.profile("smoke")                              a named starting point
+    Config.load("run.toml"), config.save("run.toml")     TOML, complete in both directions
+    config.with_set(["optim.lr=3e-4", "network.hidden=64,64"])   what the command line's --set does
+
+Names follow the papers: a share or a coefficient carries what it belongs to (`replay.alpha` is the exponent of Schaul
+2016, `loss.alpha_c51` the share of the cross-entropy), never a bare Greek letter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "GuardConfig",
+    "LossConfig",
+    "MarketConfig",
+    "NetworkConfig",
+    "OptimConfig",
+    "ReplayConfig",
+    "TrainConfig",
+]
+
+
+class ConfigError(ValueError):
+    """A configuration value or key that cannot be used; the message is one line and says what to write instead."""
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A field with its description and range: `low <= x <= high` closed, `above < x < below` open; tuples by element."""
+    metadata = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
+    if dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=type(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _type_name(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple:
+        return f"list of {_type_name(typing.get_args(kind)[0])}"
+    return {int: "integer", float: "number", bool: "true or false", str: "text"}.get(kind, str(kind))
+
+
+def _typed(key: str, kind: Any, value: Any) -> Any:
+    """`value` as the declared type; only conversions that lose nothing (integer to number, list to tuple)."""
+    if typing.get_origin(kind) is tuple:
+        if isinstance(value, (list, tuple)):
+            return tuple(_typed(key, typing.get_args(kind)[0], item) for item in value)
+    elif kind is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise ConfigError(f"{key} = {value} is not finite; give a number")
+            return float(value)
+    elif kind is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif isinstance(value, kind):
+        return value
+    raise ConfigError(f"{key} = {value!r} has the wrong type; give a value of type {_type_name(kind)}")
+
+
+def _in_range(key: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    for item in value if isinstance(value, tuple) else (value,):
+        if metadata["choices"] is not None and item not in metadata["choices"]:
+            raise ConfigError(f"{key} = {item!r} is unknown; choose one of {', '.join(metadata['choices'])}")
+        for bound, refuse, text in (
+            (metadata["low"], lambda x, b: x < b, "at least"),
+            (metadata["high"], lambda x, b: x > b, "at most"),
+            (metadata["above"], lambda x, b: x <= b, "above"),
+            (metadata["below"], lambda x, b: x >= b, "below"),
+        ):
+            if bound is not None and refuse(item, bound):
+                raise ConfigError(f"{key} = {item} is out of range; give a value {text} {bound:g}")
+
+
+class _Section:
+    """Checks the types and ranges of every field when an instance is made."""
+
+    section = ""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            key = f"{self.section}.{field.name}"
+            value = getattr(self, field.name)
+            kind = _hints(type(self))[field.name]
+            if dataclasses.is_dataclass(kind):
+                if not isinstance(value, kind):  # type: ignore[arg-type]
+                    raise ConfigError(f"{key} must be a table of options")
+                continue
+            value = _typed(key, kind, value)
+            _in_range(key, value, field.metadata)
+            object.__setattr__(self, field.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Rules over several fields of the section."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig(_Section):
+    """Trunk and heads; the number of branches and their sizes come from the environment."""
+
+    section = "network"
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers, input side first", low=1, high=65536)
+    atoms: int = option(51, "points of the return support (C51, Bellemare 2017)", low=2, high=256)
+    precision: str = option("fp32", "arithmetic of the matrix products", choices=("fp32", "tf32", "bf16"))
+
+    def check(self) -> None:
+        if not 1 <= len(self.hidden) <= 8:
+            raise ConfigError(f"network.hidden has {len(self.hidden)} layers; give 1 to 8 widths")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig(_Section):
+    """Prioritized replay on the device (Schaul 2016)."""
+
+    section = "replay"
+    capacity: int = option(1 << 20, "rows the ring holds", low=1, high=1 << 24)
+    batch: int = option(512, "rows drawn a step (B)", low=1, high=1 << 16)
+    n_step: int = option(3, "length of the return window, in steps of one environment", low=1, high=64)
+    alpha: float = option(0.6, "alpha_per: priority = (|delta| + eps)^alpha", low=0.0, high=1.0)
+    eps: float = option(1e-6, "eps_per, so that no row is lost for ever", above=0.0, high=1.0)
+    beta_start: float = option(0.4, "beta_per of the importance weight at step 0", low=0.0, high=1.0)
+    beta_end: float = option(1.0, "beta_per at the end of the schedule", low=0.0, high=1.0)
+
+    def check(self) -> None:
+        if self.batch > self.capacity:
+            raise ConfigError(
+                f"replay.batch = {self.batch} exceeds replay.capacity = {self.capacity}; raise the capacity or lower the batch"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig(_Section):
+    """C51 cross-entropy and expected-value error, blended; support in units of normalized reward."""
+
+    section = "loss"
+    gamma: float = option(0.99, "discount of one step", low=0.0, high=1.0)
+    v_min: float = option(-10.0, "first atom of the support")
+    v_max: float = option(10.0, "last atom of the support")
+    reward_scale: float = option(1.0, "normalized reward = raw reward * reward_scale", above=0.0)
+    alpha_c51_start: float = option(0.0, "share of the cross-entropy in the first epoch", low=0.0, high=1.0)
+    alpha_c51_step: float = option(0.2, "added to the share each epoch", low=0.0, high=1.0)
+    alpha_c51_end: float = option(1.0, "the share never exceeds this", low=0.0, high=1.0)
+    label_smoothing: float = option(0.0, "eps_smooth: uniform share of the target distribution", low=0.0, below=1.0)
+    grad_budget: float = option(1.0, "G, bound on the norm of each part of dlogits; 0: off", low=0.0)
+    branch_reduction: str = option("mean", "how the branches' losses combine", choices=("mean", "sum"))
+
+    def check(self) -> None:
+        if not self.v_min < self.v_max:
+            raise ConfigError(
+                f"loss.v_min = {self.v_min:g} is not below loss.v_max = {self.v_max:g}; give a support of positive width"
+            )
+        if self.alpha_c51_start > self.alpha_c51_end:
+            raise ConfigError("loss.alpha_c51_start is above loss.alpha_c51_end; the share only grows")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimConfig(_Section):
+    """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
+
+    section = "optim"
+    lr: float = option(3e-4, "learning rate at the start of a cosine period", low=0.0)
+    lr_min: float = option(3e-5, "learning rate at the end of a cosine period", low=0.0)
+    restart_period: int = option(
+        0, "steps between warm restarts (Loshchilov 2017); 0: one period of length horizon", low=0
+    )
+    restart_momentum: float = option(1.0, "factor on Adam's first moment at a restart", low=0.0, high=1.0)
+    beta1: float = option(0.9, "decay of Adam's first moment", low=0.0, below=1.0)
+    beta2: float = option(0.999, "decay of Adam's second moment", low=0.0, below=1.0)
+    eps: float = option(1e-8, "added to the root of Adam's second moment", above=0.0)
+    weight_decay: float = option(0.0, "decoupled weight decay", low=0.0)
+    max_grad_norm: float = option(10.0, "clip of the gradient's global norm", above=0.0)
+    tau_start: float = option(0.01, "tau_polyak at step 0", low=0.0, high=1.0)
+    tau_end: float = option(0.005, "tau_polyak at the end of the schedule", low=0.0, high=1.0)
+    horizon: int = option(
+        0, "T of every schedule, in steps; 0: the steps of one fold (epochs * steps_per_epoch)", low=0
+    )
+
+    def check(self) -> None:
+        if self.lr_min > self.lr:
+            raise ConfigError(f"optim.lr_min = {self.lr_min:g} is above optim.lr = {self.lr:g}; lower it")
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardConfig(_Section):
+    """Alarms are counted and reported; faults (non-finite values, lost mass, impossible Q) have no settings."""
+
+    section = "guard"
+    q_clip: float = option(0.95, "alarm when |Q| is above this share of max|z|", above=0.0, high=1.0)
+    edge_mass: float = option(
+        0.25, "alarm when the batch's target mass on the two edge atoms is above", above=0.0, high=1.0
+    )
+    spike_share: float = option(0.5, "alarm when more of the non-terminal targets are spikes", above=0.0, high=1.0)
+    spike_mass: float = option(0.95, "a target is a spike when one atom holds more mass than this", above=0.0, high=1.0)
+    atom_use: float = option(0.25, "alarm when the batch uses a smaller share of the atoms", low=0.0, below=1.0)
+    launches_ahead: int = option(2, "D: launches the host may run ahead of the last record it has read", low=1, high=64)
+
+
+@dataclasses.dataclass(frozen=True)
+class MarketConfig(_Section):
+    """Bars, environment and costs."""
+
+    section = "market"
+    environments: int = option(64, "episodes that run in parallel", low=1, high=1 << 16)
+    contract: str = option("ES", "contract specification: tick, multiplier, fees")
+    fee: float = option(2.25, "exchange and broker fees, in currency a contract and side", low=0.0)
+    half_spread_ticks: float = option(0.5, "half of the bid-ask spread, in ticks", low=0.0)
+    slippage_ticks: float = option(0.25, "slippage of a market order at normal urgency, in ticks", low=0.0)
+    position_limit: int = option(4, "contracts at size 1", low=1, high=1 << 16)
+    return_lags: tuple[int, ...] = option((1, 2, 5, 15, 60), "lags of the log returns, in bars", low=1, high=1 << 16)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(_Section):
+    """Walk-forward training."""
+
+    section = "train"
+    seed: int = option(0, "of every random number", low=0, high=2**63 - 1)
+    folds: int = option(3, "walk-forward folds", low=1, high=1000)
+    window: str = option("rolling", "training windows", choices=("rolling", "expanding"))
+    embargo: int = option(60, "bars left out between training, validation and test", low=0)
+    epochs: int = option(10, "passes over the training window of a fold", low=1)
+    steps_per_epoch: int = option(2000, "training steps an epoch", low=1)
+    epsilon_start: float = option(1.0, "epsilon_greedy at the first step of a fold", low=0.0, high=1.0)
+    epsilon_end: float = option(0.05, "epsilon_greedy at the end of the schedule", low=0.0, high=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The whole configuration. Immutable; change one with `with_set`, `merged` or `dataclasses.replace`."""
+
+    network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+    replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
+    guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
+    market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+
+    @property
+    def horizon(self) -> int:
+        """T of the schedules, in steps."""
+        return self.optim.horizon or self.train.epochs * self.train.steps_per_epoch
+
+    def alpha_c51(self, epoch: int) -> float:
+        """Share of the cross-entropy in epoch `epoch`, counted from 0."""
+        return min(self.loss.alpha_c51_start + self.loss.alpha_c51_step * epoch, self.loss.alpha_c51_end)
+
+    @staticmethod
+    def profile(name: str) -> Config:
+        """A named starting point: `default`, `smoke` (seconds on a CPU) or `production` (a large GPU)."""
+        if name not in _PROFILES:
+            raise ConfigError(_unknown(f"profile {name!r}", name, _PROFILES))
+        return Config().merged(_PROFILES[name])
+
+    def merged(self, values: Mapping[str, Any]) -> Config:
+        """A copy with the nested mapping `values` laid over it; unknown keys are refused, the near one suggested."""
+        return typing.cast(Config, _merged(self, values, ""))
+
+    def with_set(self, assignments: Iterable[str]) -> Config:
+        """A copy with `section.key=value` assignments applied in order; lists are written `64,64`."""
+        result = self
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            if not equals or "." not in key:
+                raise ConfigError(f"cannot read {assignment!r}; write section.key=value, for example optim.lr=3e-4")
+            path = [part.strip() for part in key.split(".")]
+            kind = _kind(result, path)
+            value: Any = _parse(".".join(path), kind, text.strip())
+            for part in reversed(path):
+                value = {part: value}
+            result = result.merged(value)
+        return result
+
+    @staticmethod
+    def load(path: str | Path, base: Config | None = None) -> Config:
+        """Reads TOML; keys that the file leaves out keep the value of `base` (default: `Config()`)."""
+        try:
+            import tomllib
+        except ModuleNotFoundError:  # Python 3.10
+            import tomli as tomllib  # type: ignore[no-redef]
+
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a TOML file") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML ({error}); mend that line") from error
+        return (base or Config()).merged(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, complete."""
+        return dataclasses.asdict(self)
+
+    def to_toml(self) -> str:
+        """Complete TOML text; `Config.load` of it gives an equal configuration."""
+        try:
+            import tomli_w
+        except ModuleNotFoundError as error:
+            raise ConfigError("writing TOML needs tomli-w; pip install 'foxhunt-rt[train]'") from error
+        return tomli_w.dumps(self.to_dict())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the complete configuration as TOML."""
+        Path(path).write_text(self.to_toml(), encoding="utf-8")
+
+    def options(self) -> Iterator[tuple[str, str, Any, str]]:
+        """Every option as (key, type, value, description), in order; `docs/configuration.md` is this list."""
+        yield from _options(self, "")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if not isinstance(getattr(self, field.name), _hints(Config)[field.name]):
+                raise ConfigError(f"{field.name} must be a {_hints(Config)[field.name].__name__}")
+
+
+_PROFILES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "smoke": {
+        "network": {"hidden": (64, 64)},
+        "replay": {"capacity": 65536, "batch": 64},
+        "train": {"folds": 3, "epochs": 2, "steps_per_epoch": 468},
+    },
+    "production": {
+        "network": {"hidden": (512, 512, 256), "precision": "tf32"},
+        "replay": {"capacity": 1 << 22, "batch": 4096},
+        "train": {"folds": 3, "epochs": 20, "steps_per_epoch": 5000},
+    },
+}
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"unknown {what}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
+
+
+def _merged(node: Any, values: Mapping[str, Any], prefix: str) -> Any:
+    names = [field.name for field in dataclasses.fields(node)]
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if name not in names:
+            raise ConfigError(_unknown(f"key {key}", name, names))
+        current = getattr(node, name)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{key} is a table; write its keys as {key}.key=value")
+            value = _merged(current, value, f"{key}.")
+        changes[name] = value
+    return dataclasses.replace(node, **changes)
+
+
+def _kind(node: Any, path: list[str]) -> Any:
+    """Declared type of the option at `path`."""
+    for depth, name in enumerate(path):
+        if not dataclasses.is_dataclass(node):
+            raise ConfigError(
+                f"{'.'.join(path)} goes below {'.'.join(path[:depth])}, which is a value; leave the rest out"
+            )
+        names = [field.name for field in dataclasses.fields(node)]
+        if name not in names:
+            raise ConfigError(_unknown(f"key {'.'.join(path[: depth + 1])}", name, names))
+        kind = _hints(type(node))[name]
+        node = getattr(node, name)
+    if dataclasses.is_dataclass(node):
+        raise ConfigError(f"{'.'.join(path)} is a table; write its keys as {'.'.join(path)}.key=value")
+    return kind
+
+
+def _parse(key: str, kind: Any, text: str) -> Any:
+    """The value that `text`, from the command line, stands for."""
+    if typing.get_origin(kind) is tuple:
+        inner = text.strip("[]() ")
+        return tuple(_parse(key, typing.get_args(kind)[0], part.strip()) for part in inner.split(",") if part.strip())
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if kind is int:
+            return int(text.replace("_", ""), 0)
+        if kind is float:
+            return float(text)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{key} = {text!r} cannot be read; give a value of type {_type_name(kind)}") from error
+    return text.strip("\"'")
+
+
+def _options(node: Any, prefix: str) -> Iterator[tuple[str, str, Any, str]]:
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _options(value, f"{prefix}{field.name}.")
+        else:
+            kind = _hints(type(node))[field.name]
+            yield f"{prefix}{field.name}", _type_name(kind), value, field.metadata["doc"]
