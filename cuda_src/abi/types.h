@@ -81,11 +81,86 @@ typedef struct {
     uint32_t due;          /* flags of periodic work */
 } step_block;
 
-/* The replay ring. */
+/* What `ended` says of a transition; 0 while the episode goes on. */
+#define ENDED_TERMINATED 1 /* no bootstrap */
+#define ENDED_TRUNCATED 2  /* bootstrap from the final observation */
+#define ENDED_ABSENT 4     /* this environment has no transition this time: the row is never drawn */
+
+/* The replay ring. Counts from the last clear(), so that a cleared ring behaves as a new one, bit for bit. */
 typedef struct {
-    uint64_t inserted;  /* rows ever inserted */
+    uint64_t inserted;  /* rows inserted; row number g stands at g % capacity */
+    uint64_t finals;    /* final observations stored; number q stands at q % final capacity (vector mode) */
     uint32_t size;      /* rows held, <= capacity */
     uint32_t position;  /* next row to write */
     float max_priority; /* P_max: new rows enter with it */
-    uint32_t skipped;   /* non-finite |delta| that were not written */
+    uint32_t skipped;   /* non-finite priorities that were not written */
 } replay_state;
+
+/* One stored transition, 32 bytes: one memory sector. States lie in arrays of their own. */
+typedef struct {
+    int32_t action;           /* mixed radix over the branches, branch 0 slowest */
+    float reward;             /* raw, of one step */
+    int32_t ended;            /* ENDED_* bits */
+    int32_t stride;           /* the next transition of the same environment stands this many rows on */
+    uint32_t episode;         /* number of the episode: no two of a ring's share one */
+    int32_t feature_row;      /* s in the feature table (market mode) */
+    int32_t next_feature_row; /* s' in the feature table (market mode) */
+    int32_t final_slot;       /* where the final observation stands, when ended (vector mode) */
+} replay_row;
+
+/* What adam found out about the gradient of this step. */
+typedef struct {
+    float grad_norm;   /* global norm before the clip; non-finite when the gradient is */
+    float clip;        /* factor applied to the gradient, <= 1 */
+    uint32_t skipped;  /* updates ever skipped because the norm was not finite */
+    uint32_t pad0_;
+} optim_stats;
+
+/* Costs and scales of the trading environment (docs/environment.md). In device memory, so that they may change between
+ * replays. Prices are in ticks, money in the contract's currency. */
+typedef struct {
+    double tick_value;        /* money a tick and contract: tick size * multiplier */
+    double fee;               /* money a contract and side */
+    double half_spread;       /* ticks */
+    double slippage;          /* ticks, at urgency factor 1 */
+    double slippage_range;    /* share of the bar's range, added to slippage before the factor */
+    double urgency_passive;   /* factors on the slippage */
+    double urgency_normal;
+    double urgency_aggressive;
+    double stop_offset;       /* ticks from the last close to a stop's trigger */
+    double drawdown_penalty;  /* lambda of the drawdown-penalized reward; 0: net reward */
+    double pnl_scale;         /* money that reads 1 in the portfolio features */
+    double time_scale;        /* bars in a trade that read 1/2 */
+    int32_t position_limit;   /* contracts */
+    uint32_t pad0_;
+} market_block;
+
+/* One environment: a walk over the bars [cursor, end), and the account of the current episode. */
+typedef struct {
+    double cash;             /* ticks * contracts: what the fills of this episode paid and received */
+    double entry;            /* mean fill price of the open position, ticks; 0 when flat */
+    double equity;           /* money, net, at the close of bar cursor; 0 at the episode's start */
+    double peak;             /* largest equity of the episode, >= 0 */
+    int32_t cursor;          /* bar whose close was seen last */
+    int32_t end;             /* one past the last bar to execute in */
+    int32_t active;          /* 0: the walk is over, or never began */
+    int32_t flatten;         /* 1: flat at end as at a session's end (evaluation); 0: truncated there (collection) */
+    int32_t position;        /* contracts, signed */
+    int32_t traded;          /* contracts of all fills of the episode */
+    int32_t bars_in_trade;   /* closes seen with the open position */
+    int32_t invalid_actions; /* actions outside the action space, each taken as no order */
+} env_state;
+
+/* What happened in one bar of an evaluation. Zero where no environment came by. */
+typedef struct {
+    double net;             /* money: change of equity over the bar, net; never scaled, never penalized */
+    double cost;            /* money: fees, half-spread and slippage paid */
+    double price;           /* ticks: the order's fill; 0 when nothing was filled */
+    double exit_price;      /* ticks: the forced exit's fill */
+    int32_t contracts;      /* signed contracts of the order's fill */
+    int32_t exit_contracts; /* signed contracts of the forced exit at the close */
+    int32_t position;       /* contracts held after the bar's close */
+    int32_t action;         /* the decision that led here */
+    int32_t visited;        /* 1 */
+    uint32_t pad0_;
+} bar_result;
