@@ -10,10 +10,6 @@
 /* Floats of the portfolio part of a state row. */
 #define PORTFOLIO_FEATURES 4
 
-/* Bits of a row's ended word. */
-#define ENDED_TERMINATED 1
-#define ENDED_TRUNCATED 2
-
 typedef struct {
     env_state *env;             //@ out env_state[E]
     const int32_t *start;       //@ in i32[E]   first bar whose close is seen
@@ -52,8 +48,7 @@ typedef struct {
     float *row_next_portfolio;  //@ out f32[E*4] optional  (E, 4)
     int32_t *row_action;        //@ out i32[E] optional
     float *row_reward;          //@ out f32[E] optional    money, raw
-    int32_t *row_ended;         //@ out i32[E] optional    ENDED_* bits
-    int32_t *row_valid;         //@ out i32[E] optional    0: the environment was idle, the row means nothing
+    uint32_t *row_ended;        //@ out u32[E] optional    ENDED_* bits; ENDED_ABSENT: idle, the rest of the row is 0
     bar_result *result;         //@ inout bar_result[results] optional  of bars [result_first, result_first + results)
     int32_t E;                  //@ environments
     int32_t N;                  //@ bars

@@ -70,9 +70,10 @@ FX_KERNEL_ANYBLOCK(env_step) {
 
     if (!active) {
         if (state) FX_FOR(j, a.Sp) state[j] = 0.0f;
-        if (a.row_valid) {
+        if (a.row_ended) {
             FX_FOR(one, 1) {
-                a.row_feature[e] = a.row_next_feature[e] = a.row_action[e] = a.row_ended[e] = a.row_valid[e] = 0;
+                a.row_feature[e] = a.row_next_feature[e] = a.row_action[e] = 0;
+                a.row_ended[e] = ENDED_ABSENT;
                 a.row_reward[e] = 0.0f;
             }
             FX_FOR(j, PORTFOLIO_FEATURES)
@@ -106,7 +107,7 @@ FX_KERNEL_ANYBLOCK(env_step) {
         const double last = fx::load_bar(a.bars, bar).close;
         const int action = a.action[e];
         fx::account acc = {s.cash, s.entry, s.position, s.traded, s.bars_in_trade};
-        if (a.row_valid) fx::portfolio(m, acc, last, s.peak - s.equity, a.row_portfolio + e * PORTFOLIO_FEATURES);
+        if (a.row_ended) fx::portfolio(m, acc, last, s.peak - s.equity, a.row_portfolio + e * PORTFOLIO_FEATURES);
 
         fx::fill order = {0, 0.0, 0.0};
         const bool valid = fx::action_valid(action);
@@ -126,14 +127,13 @@ FX_KERNEL_ANYBLOCK(env_step) {
         const double drawdown = peak - equity, deeper = drawdown - (s.peak - s.equity);
         const double reward = net - m.drawdown_penalty * (deeper > 0.0 ? deeper : 0.0);
 
-        if (a.row_valid) {
+        if (a.row_ended) {
             a.row_feature[e] = bar;
             a.row_next_feature[e] = now;
             fx::portfolio(m, acc, b.close, drawdown, a.row_next_portfolio + e * PORTFOLIO_FEATURES);
             a.row_action[e] = action;
             a.row_reward[e] = (float)reward;
             a.row_ended[e] = terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0);
-            a.row_valid[e] = 1;
         }
         const int slot = now - a.result_first;
         if (a.result && slot >= 0 && slot < a.results) {
