@@ -40,6 +40,10 @@ typedef struct {
     float v_max;
     float q_clip;            /* alarm, not a fault, when |Q| is above */
     float restart_momentum;  /* factor on Adam's first moment at a warm restart */
+    float alarm_edge_mass;   /* alarms of the guard: above this share of target mass on the two edge atoms, */
+    float alarm_spike_share; /* above this share of spikes among the non-terminal targets, */
+    float alarm_atom_use;    /* below this share of the atoms in use */
+    float spike_mass;        /* a target is a spike when one atom holds more than this */
 } control_block;
 
 /* Counters that advance with every step. */
@@ -77,6 +81,10 @@ typedef struct {
     float v_max;
     float delta_z;         /* (v_max - v_min) / (atoms - 1) */
     float q_clip;
+    float alarm_edge_mass;
+    float alarm_spike_share;
+    float alarm_atom_use;
+    float spike_mass;
     uint32_t min_priority; /* bits of the smallest drawn P_i: positive floats order like their bits */
     uint32_t due;          /* flags of periodic work */
 } step_block;
@@ -164,3 +172,83 @@ typedef struct {
     int32_t visited;        /* 1 */
     uint32_t pad0_;
 } bar_result;
+
+/* Guard (lib/guard.h). Children by number, as in the order of the step; one guard_block each, so that the guard orders
+ * nothing. */
+#define GUARD_COUNTERS 0
+#define GUARD_PER_SAMPLE 1
+#define GUARD_FORWARD 4
+#define GUARD_DDQN 5
+#define GUARD_ADAM_GRAD 8
+#define GUARD_ADAM 9
+#define GUARD_PER_PRIORITY 12
+#define GUARD_SLOTS 13
+
+/* What was found. */
+#define CHECK_NON_FINITE 0
+#define CHECK_MASS 1            /* |sum of the projected target - 1| > 1e-6 */
+#define CHECK_LOG_PROBABILITY 2 /* a log-probability above 1e-6 */
+#define CHECK_Q_RANGE 3         /* |Q| above max|z| (1 + 1e-5): impossible, so a bug */
+#define CHECK_EMPTY 4           /* nothing to draw from: the sum of the priorities is not positive */
+
+/* A fault: child (4 bits), check (4), element (24), bits of the value (32), claimed by an integer minimum. */
+typedef struct {
+    uint64_t key; /* all ones: no fault */
+} guard_block;
+
+/* Alarms do not stop: steps on which each was raised, ever since the last reset. */
+typedef struct {
+    uint32_t edge_mass;
+    uint32_t spike_share;
+    uint32_t q_clip;
+    uint32_t atom_use;
+} alarm_block;
+
+/* What adam_grad leaves for adam and for the record. */
+typedef struct {
+    float grad_norm; /* global norm before the clip */
+    float clip;      /* factor on the gradient: min(1, max_grad_norm / grad_norm) */
+} grad_stats;
+
+/* Scale factors of the gradient budget as ddqn used them. */
+typedef struct {
+    float ce_scale;
+    float mse_scale;
+} budget_block;
+
+/* One step, as the host sees it: an entry of a mapped ring. Writer: sequence = 0, fence, payload, fence, sequence =
+ * step + 1. Reader: sequence, payload, sequence again. Means are over the batch and the branches, unit weights unless
+ * said. */
+typedef struct {
+    uint64_t sequence;
+    uint64_t step;
+    uint64_t started_ns;    /* %globaltimer of the first kernel (volatile) */
+    uint64_t ended_ns;      /* %globaltimer of the last kernel (volatile) */
+    uint64_t guard_key;     /* smallest key of all children; all ones: no fault */
+    float loss;             /* importance-weighted blend: what is minimized */
+    float ce;               /* cross-entropy */
+    float mse;              /* (Q - y)^2 */
+    float td_error;         /* |Q - y| */
+    float q_mean;           /* Q of the actions taken */
+    float q_min;
+    float q_max;
+    float target_mean;      /* y */
+    float weight_mean;      /* importance weight */
+    float atom_use;         /* exp(entropy of the mean projected target) / atoms */
+    float edge_mass;        /* projected target mass on the first and the last atom */
+    float spike_share;      /* spikes among non-terminal targets */
+    float grad_norm;
+    float clip;
+    float ce_scale;         /* gradient budget */
+    float mse_scale;
+    float lr;
+    float tau;
+    float beta_per;
+    float alpha_c51;
+    uint32_t alarm_edge_mass; /* alarm_block */
+    uint32_t alarm_spike_share;
+    uint32_t alarm_q_clip;
+    uint32_t alarm_atom_use;
+    uint32_t replay_size;
+    uint32_t replay_skipped;
+} step_record;

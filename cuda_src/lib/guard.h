@@ -1,0 +1,24 @@
+// The guard: how a kernel reports that something is impossible, without stopping, printing or synchronizing.
+//
+// A fault is one 64-bit key, child | check | element | bits of the value, claimed by an integer atomicMin. So the winner
+// does not depend on the order of the threads, and the key carries its own payload: there is no second write that could
+// race. The step's last node copies the smallest key of all children into the record that the host reads.
+//
+//     fx::guard_raise(a.guard, GUARD_DDQN, CHECK_NON_FINITE, row, q);
+//
+// Call it only when the check has failed (the common path then costs one comparison). Comparisons must be written so that
+// NaN fails them: if (!(fabsf(x) <= limit)), never if (fabsf(x) > limit).
+#pragma once
+#include "lib/kernel.h"  // and abi/types.h before this file (ABI headers have no include guard)
+
+namespace fx {
+
+FX_DEVICE void guard_raise(guard_block *guard, uint32_t child, uint32_t check, uint32_t element, float value) {
+    element = element < 0xffffffu ? element : 0xffffffu;  // larger ones saturate: the child and the check still hold
+    unsigned long long key = ((unsigned long long)(child << 28 | check << 24 | element) << 32) | __float_as_uint(value);
+    atomicMin((unsigned long long *)&guard->key, key);
+}
+
+FX_DEVICE bool finite(float x) { return fabsf(x) <= 3.402823466e+38f; }
+
+}  // namespace fx
