@@ -173,8 +173,7 @@ typedef struct {
     uint32_t pad0_;
 } bar_result;
 
-/* Guard (lib/guard.h). Children by number, as in the order of the step; one guard_block each, so that the guard orders
- * nothing. */
+/* Guard (lib/guard.h): who found it, numbered as in the order of the whole step. */
 #define GUARD_COUNTERS 0
 #define GUARD_PER_SAMPLE 1
 #define GUARD_FORWARD 4
@@ -182,7 +181,6 @@ typedef struct {
 #define GUARD_ADAM_GRAD 8
 #define GUARD_ADAM 9
 #define GUARD_PER_PRIORITY 12
-#define GUARD_SLOTS 13
 
 /* What was found. */
 #define CHECK_NON_FINITE 0
@@ -191,7 +189,8 @@ typedef struct {
 #define CHECK_Q_RANGE 3         /* |Q| above max|z| (1 + 1e-5): impossible, so a bug */
 #define CHECK_EMPTY 4           /* nothing to draw from: the sum of the priorities is not positive */
 
-/* A fault: child (4 bits), check (4), element (24), bits of the value (32), claimed by an integer minimum. */
+/* A fault: child (4 bits), check (4), element (24), bits of the value (32), claimed by an integer minimum. One block for
+ * the whole step, declared private by each child: it orders nothing. */
 typedef struct {
     uint64_t key; /* all ones: no fault */
 } guard_block;
@@ -204,11 +203,11 @@ typedef struct {
     uint32_t atom_use;
 } alarm_block;
 
-/* What adam_grad leaves for adam and for the record. */
+/* What adam leaves for the record. */
 typedef struct {
     float grad_norm; /* global norm before the clip */
     float clip;      /* factor on the gradient: min(1, max_grad_norm / grad_norm) */
-} grad_stats;
+} optim_stats;
 
 /* Scale factors of the gradient budget as ddqn used them. */
 typedef struct {
@@ -224,7 +223,7 @@ typedef struct {
     uint64_t step;
     uint64_t started_ns;    /* %globaltimer of the first kernel (volatile) */
     uint64_t ended_ns;      /* %globaltimer of the last kernel (volatile) */
-    uint64_t guard_key;     /* smallest key of all children; all ones: no fault */
+    uint64_t guard_key;     /* guard_block.key: all ones: no fault */
     float loss;             /* importance-weighted blend: what is minimized */
     float ce;               /* cross-entropy */
     float mse;              /* (Q - y)^2 */

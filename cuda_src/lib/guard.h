@@ -2,7 +2,7 @@
 //
 // A fault is one 64-bit key, child | check | element | bits of the value, claimed by an integer atomicMin. So the winner
 // does not depend on the order of the threads, and the key carries its own payload: there is no second write that could
-// race. The step's last node copies the smallest key of all children into the record that the host reads.
+// race. The step's last node copies the key into the record that the host reads.
 //
 //     fx::guard_raise(a.guard, GUARD_DDQN, CHECK_NON_FINITE, row, q);
 //
