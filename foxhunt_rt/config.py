@@ -234,8 +234,27 @@ class MarketConfig(_Section):
     fee: float = option(2.25, "exchange and broker fees, in currency a contract and side", low=0.0)
     half_spread_ticks: float = option(0.5, "half of the bid-ask spread, in ticks", low=0.0)
     slippage_ticks: float = option(0.25, "slippage of a market order at normal urgency, in ticks", low=0.0)
+    slippage_range: float = option(0.02, "share of the bar's range added to the slippage", low=0.0)
+    slippage_urgency: tuple[float, ...] = option(
+        (0.5, 1.0, 2.0), "factors on the slippage: passive, normal, aggressive", low=0.0
+    )
+    stop_offset_ticks: float = option(1.0, "distance from the last close to a stop's trigger, in ticks", low=0.0)
     position_limit: int = option(4, "contracts at size 1", low=1, high=1 << 16)
+    reward: str = option(
+        "net", "change of equity net of costs, or named alternatives", choices=("net", "drawdown", "sharpe", "rank")
+    )
+    drawdown_penalty: float = option(0.5, "reward drawdown: share of each deepening of the drawdown taken off", low=0.0)
+    pnl_scale_ticks: float = option(
+        0.0, "profit a contract that reads 1 in the portfolio features; 0: fitted on the training window", low=0.0
+    )
+    time_scale: float = option(30.0, "bars in a trade that read 1/2 in the portfolio features", above=0.0)
     return_lags: tuple[int, ...] = option((1, 2, 5, 15, 60), "lags of the log returns, in bars", low=1, high=1 << 16)
+
+    def check(self) -> None:
+        if len(self.slippage_urgency) != 3:
+            raise ConfigError(
+                f"market.slippage_urgency has {len(self.slippage_urgency)} values; give 3: passive, normal, aggressive"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
