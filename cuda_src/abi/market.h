@@ -48,7 +48,7 @@ typedef struct {
     float *row_next_portfolio;  //@ out f32[E*4] optional  (E, 4)
     int32_t *row_action;        //@ out i32[E] optional
     float *row_reward;          //@ out f32[E] optional    money, raw
-    uint32_t *row_ended;        //@ out u32[E] optional    ENDED_* bits; ENDED_ABSENT: idle, the rest of the row is 0
+    int32_t *row_ended;         //@ out i32[E] optional    ENDED_* bits; ENDED_ABSENT: idle, the rest of the row is 0
     bar_result *result;         //@ inout bar_result[results] optional  of bars [result_first, result_first + results)
     int32_t E;                  //@ environments
     int32_t N;                  //@ bars
