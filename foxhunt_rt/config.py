@@ -26,6 +26,7 @@ from typing import Any
 __all__ = [
     "Config",
     "ConfigError",
+    "FeatureConfig",
     "GuardConfig",
     "LossConfig",
     "MarketConfig",
@@ -225,15 +226,48 @@ class GuardConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class FeatureConfig(_Section):
+    """Columns of the feature table; every window looks back only. Windows are in bars."""
+
+    section = "market.features"
+    return_lags: tuple[int, ...] = option((1, 2, 4, 8, 16, 32, 64), "lags of the log returns", low=1, high=1 << 16)
+    volatility_windows: tuple[int, ...] = option((16, 64, 256), "windows of realized volatility", low=2, high=1 << 16)
+    extreme_windows: tuple[int, ...] = option((64, 256), "windows of the rolling extremes", low=2, high=1 << 16)
+    volume_window: int = option(64, "window of the volume z-score", low=2, high=1 << 16)
+    rsi_period: int = option(14, "period of the relative strength index (Wilder 1978)", low=2, high=4096)
+    macd_fast: int = option(12, "span of MACD's fast average", low=2, high=4096)
+    macd_slow: int = option(26, "span of MACD's slow average", low=3, high=4096)
+    normalizer: str = option("moments", "scale of a column on the training rows", choices=("moments", "robust"))
+    clip: float = option(10.0, "normalized features stay within +- this", above=0.0)
+
+    def check(self) -> None:
+        if self.macd_fast >= self.macd_slow:
+            raise ConfigError(
+                f"market.features.macd_fast = {self.macd_fast} is not below macd_slow = {self.macd_slow}; lower it"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class MarketConfig(_Section):
     """Bars, environment and costs."""
 
     section = "market"
     environments: int = option(64, "episodes that run in parallel", low=1, high=1 << 16)
-    contract: str = option("ES", "contract specification: tick, multiplier, fees")
-    fee: float = option(2.25, "exchange and broker fees, in currency a contract and side", low=0.0)
-    half_spread_ticks: float = option(0.5, "half of the bid-ask spread, in ticks", low=0.0)
-    slippage_ticks: float = option(0.25, "slippage of a market order at normal urgency, in ticks", low=0.0)
+    symbol: str = option("", "ticker, expiry or futures root to take from a file of several; empty: the only one")
+    timezone: str = option(
+        "", "zone of time stamps that carry none (UTC, or an IANA name); empty: such files are refused"
+    )
+    policy: str = option("raise", "what a faulty bar does", choices=("raise", "drop", "mark"))
+    strict: bool = option(False, "doubts (stuck and spiking bars) count as faults")
+    adjust: str = option("difference", "prices before a roll are moved by", choices=("none", "difference", "ratio"))
+    contract: str = option("auto", "contract preset (ES, 6E, SPY, YNDX, ...); auto: by the symbol of the bars")
+    tick: float = option(-1.0, "smallest price step; -1: the preset's", low=-1.0)
+    multiplier: float = option(-1.0, "currency of a price step of 1; -1: the preset's", low=-1.0)
+    fee: float = option(-1.0, "exchange and broker fees, currency a contract and side; -1: the preset's", low=-1.0)
+    half_spread_ticks: float = option(-1.0, "half of the bid-ask spread, in ticks; -1: the preset's", low=-1.0)
+    slippage_ticks: float = option(
+        -1.0, "slippage of a market order at normal urgency, in ticks; -1: the preset's", low=-1.0
+    )
     slippage_range: float = option(0.02, "share of the bar's range added to the slippage", low=0.0)
     slippage_urgency: tuple[float, ...] = option(
         (0.5, 1.0, 2.0), "factors on the slippage: passive, normal, aggressive", low=0.0
@@ -248,7 +282,8 @@ class MarketConfig(_Section):
         0.0, "profit a contract that reads 1 in the portfolio features; 0: fitted on the training window", low=0.0
     )
     time_scale: float = option(30.0, "bars in a trade that read 1/2 in the portfolio features", above=0.0)
-    return_lags: tuple[int, ...] = option((1, 2, 5, 15, 60), "lags of the log returns, in bars", low=1, high=1 << 16)
+    synthetic_bars: int = option(62500, "bars of the simulated market (--synthetic)", low=2, high=1 << 26)
+    features: FeatureConfig = option(FeatureConfig(), "columns of the feature table")
 
     def check(self) -> None:
         if len(self.slippage_urgency) != 3:
@@ -265,7 +300,15 @@ class TrainConfig(_Section):
     seed: int = option(0, "of every random number", low=0, high=2**63 - 1)
     folds: int = option(3, "walk-forward folds", low=1, high=1000)
     window: str = option("rolling", "training windows", choices=("rolling", "expanding"))
-    embargo: int = option(60, "bars left out between training, validation and test", low=0)
+    validation_share: float = option(0.125, "share of all bars in a validation window", above=0.0, below=1.0)
+    test_share: float = option(
+        0.125, "share of all bars in a test window, and the step from fold to fold", above=0.0, below=1.0
+    )
+    embargo: int = option(
+        0,
+        "bars left out between training, validation and test; never under the longest feature and reward horizon",
+        low=0,
+    )
     epochs: int = option(10, "passes over the training window of a fold", low=1)
     steps_per_epoch: int = option(2000, "training steps an epoch", low=1)
     epsilon_start: float = option(1.0, "epsilon_greedy at the first step of a fold", low=0.0, high=1.0)
