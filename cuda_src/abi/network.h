@@ -1,0 +1,45 @@
+/* Linear layers: forward with a fused bias and ReLU, and everything the backward pass needs of one layer in one launch.
+ * Weights are [Kp][Np], input-major; K of the Kp rows are real, the rest and all pads hold zeros. Kp, Np: multiples of 16. */
+
+/* What one block of a launch owns (whatever its threads): outputs of linear_forward and of the weight gradient, and
+ * outputs of dx. */
+#define LINEAR_BLOCK_ROWS 8
+#define LINEAR_BLOCK_COLS 128
+#define LINEAR_DX_ROWS 4
+#define LINEAR_DX_COLS 16
+
+/* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. */
+typedef struct {
+    const float *x0;          //@ in f32[R*Kp]             (R, Kp) input of pass 0
+    const float *x1;          //@ in f32[R*Kp] optional    (R, Kp) input of pass 1; null when passes < 2
+    const float *x2;          //@ in f32[R*Kp] optional    (R, Kp) input of pass 2; null when passes < 3
+    const float *w;           //@ in f32[Kp*Np]            (Kp, Np) weights of passes 0 and 1
+    const float *bias;        //@ in f32[Np]               (Np,)
+    const float *w_target;    //@ in f32[Kp*Np] optional   (Kp, Np) weights of pass 2
+    const float *bias_target; //@ in f32[Np] optional      (Np,)
+    float *y;                 //@ out f32[passes*R*Np]     (passes, R, Np)
+    int32_t passes;           //@ 1 to 3
+    int32_t R;                //@ rows
+    int32_t K;                //@ input width without padding
+    int32_t Kp;               //@ input width
+    int32_t Np;               //@ output width
+    int32_t relu;             //@ 0: linear, 1: max(y, 0), NaN stays NaN
+} linear_forward_args;
+
+/* dw[z] = x_z^T dy_z, db[z] = column sums of dy_z over the rows of split z; dx = (dy W^T) where x > 0. */
+typedef struct {
+    const float *x;        //@ in f32[R*Kp]              (R, Kp) input of the layer, as the forward pass kept it
+    const float *dy;       //@ in f32[R*Np]              (R, Np) gradient of the layer's output before its activation
+    const float *w;        //@ in f32[Kp*Np] optional    (Kp, Np); null with dx
+    float *dw;             //@ out f32[(splits-1)*split_stride+Kp*Np]   (splits, Kp, Np)
+    float *db;             //@ out f32[(splits-1)*split_stride+Np]      (splits, Np)
+    float *dx;             //@ out f32[R*Kp] optional    (R, Kp); null for the first layer: nobody needs it
+    double *norm_part;     //@ out f64[dw_blocks] optional    sum of squares by block; null when splits > 1
+    int64_t split_stride;  //@ floats between the gradients of two splits
+    int32_t R;             //@ rows
+    int32_t K;             //@ input width without padding
+    int32_t Kp;            //@ input width
+    int32_t Np;            //@ output width
+    int32_t splits;        //@ the rows are cut into so many runs, each with its own partial gradient
+    int32_t dw_blocks;     //@ blocks of one split that make dw and db; the dx blocks come after splits*dw_blocks
+} linear_backward_args;

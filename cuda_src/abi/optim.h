@@ -1,0 +1,29 @@
+/* The optimizer: fixed-order reduction of a split gradient, and AdamW with clip and Polyak target in one pass. */
+
+/* grad = sum of the splits in ascending order; norm_part[block] = sum of squares of the block's elements. */
+typedef struct {
+    const float *part;   //@ in f32[splits*n]    (splits, n) partial gradients
+    float *grad;         //@ out f32[n]          (n,)
+    double *norm_part;   //@ out f64[blocks]     one a block
+    int64_t n;           //@ parameters, multiple of 16
+    int32_t splits;      //@ >= 1
+    int32_t blocks;      //@ = gridDim.x; block i owns elements [i*per_block, (i+1)*per_block)
+    int32_t per_block;   //@ multiple of 16
+    uint32_t pad0_;      //@ pad
+} grad_reduce_args;
+
+typedef struct {
+    float *theta;               //@ inout f32[n]             (n,) online parameters
+    float *target;              //@ inout f32[n] optional    (n,) Polyak copy; null: none is kept
+    float *m;                   //@ inout f32[n]             (n,) first moment
+    float *v;                   //@ inout f32[n]             (n,) second moment
+    const float *grad;          //@ in f32[n]                (n,) gradient before the clip
+    const double *norm_part;    //@ in f64[parts]            sums of squares, added in ascending order of a fixed tree
+    const step_block *step;     //@ in step_block[1]
+    optim_stats *stats;         //@ inout optim_stats[1]
+    guard_block *guard;         //@ inout guard_block[1] optional    told when the norm is not finite
+    int64_t n;                  //@ parameters, multiple of 16
+    int64_t n_decay;            //@ the first n_decay elements are weights: decoupled weight decay is for them alone
+    int32_t parts;              //@ >= 1
+    int32_t per_block;          //@ elements a block owns, multiple of 16
+} adam_update_args;

@@ -1,0 +1,60 @@
+// adam_update: AdamW (Kingma & Ba 2015; decoupled weight decay, Loshchilov & Hutter 2019) with the clip of the global norm
+// before it and the Polyak target after it, in one pass over the flat buffers: 16-byte accesses, 9 of them per 4 parameters.
+//
+//   c = min(1, max_grad_norm / |g|)          m = b1 f m + (1 - b1) c g        f: restart momentum factor, 1 between restarts
+//   v = b2 v + (1 - b2) (c g)^2              u = (m / bias1) / (sqrt(v / bias2) + eps) + wd theta   (wd: weights only)
+//   theta -= lr u                            target += tau (theta - target)
+//
+// The order is that of optax.chain(clip_by_global_norm, adamw): eps outside the root, decay inside the learning rate.
+// Every block adds the squares again (a few hundred f64 from L2) rather than wait for one more dependent launch.
+// A norm that is not finite changes no parameter, moment or target: the step is skipped, counted, and raised as a fault.
+//
+// Launch: grid (ceil(n / per_block)), any block.
+#include "lib/kernel.h"
+#include "lib/lanes.h"
+#include "lib/reduce.h"
+
+#include "abi/types.h"
+#include "lib/guard.h"
+
+#include "abi/optim.h"
+
+FX_KERNEL_ANYBLOCK(adam_update) {
+    using namespace fx;
+    const step_block &s = *a.step;
+    const double *part = a.norm_part;
+    float norm = (float)::sqrt(block_sum_f64(a.parts, [&](int i) { return part[i]; }));
+    bool usable = finite(norm);
+    float clip = norm > s.max_grad_norm ? s.max_grad_norm / norm : 1.0f;
+    if (blockIdx.x == 0) FX_FOR(i, 1) {
+            a.stats->grad_norm = norm;
+            a.stats->clip = usable ? clip : 0.0f;
+            if (usable) continue;
+            a.stats->skipped += 1;
+            if (a.guard) guard_raise(a.guard, GUARD_ADAM_GRAD, CHECK_NON_FINITE, 0, norm);
+        }
+    if (!usable) return;
+
+    int64_t begin = (int64_t)blockIdx.x * a.per_block;
+    int64_t left = a.n - begin;
+    const lanes keep1 = splat(s.adam_beta1 * s.momentum_factor), new1 = splat((1.0f - s.adam_beta1) * clip);
+    const lanes keep2 = splat(s.adam_beta2), new2 = splat((1.0f - s.adam_beta2) * clip * clip);
+    const lanes unbias1 = splat(1.0f / s.bias1), unbias2 = splat(1.0f / s.bias2);
+    const lanes eps = splat(s.adam_eps), minus_lr = splat(-s.lr), tau = splat(s.tau);
+    FX_FOR(q, (left < a.per_block ? left : a.per_block) / LANES) {
+        int64_t at = begin + (int64_t)q * LANES;
+        lanes decay = splat(at < a.n_decay ? s.weight_decay : 0.0f);
+        lanes g = load_lanes(a.grad + at), theta = load_lanes(a.theta + at);
+        lanes m = fma(keep1, load_lanes(a.m + at), new1 * g);
+        lanes v = fma(keep2, load_lanes(a.v + at), new2 * (g * g));
+        lanes u = fma(decay, theta, m * unbias1 / (sqrt(v * unbias2) + eps));
+        theta = fma(minus_lr, u, theta);
+        store_lanes(a.m + at, m);
+        store_lanes(a.v + at, v);
+        store_lanes(a.theta + at, theta);
+        if (a.target) {
+            lanes target = load_lanes(a.target + at);
+            store_lanes(a.target + at, fma(tau, theta - target, target));
+        }
+    }
+}
