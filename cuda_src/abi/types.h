@@ -116,14 +116,6 @@ typedef struct {
     int32_t final_slot;       /* where the final observation stands, when ended (vector mode) */
 } replay_row;
 
-/* What adam found out about the gradient of this step. */
-typedef struct {
-    float grad_norm;   /* global norm before the clip; non-finite when the gradient is */
-    float clip;        /* factor applied to the gradient, <= 1 */
-    uint32_t skipped;  /* updates ever skipped because the norm was not finite */
-    uint32_t pad0_;
-} optim_stats;
-
 /* Costs and scales of the trading environment (docs/environment.md). In device memory, so that they may change between
  * replays. Prices are in ticks, money in the contract's currency. */
 typedef struct {
@@ -205,8 +197,10 @@ typedef struct {
 
 /* What adam leaves for the record. */
 typedef struct {
-    float grad_norm; /* global norm before the clip */
-    float clip;      /* factor on the gradient: min(1, max_grad_norm / grad_norm) */
+    float grad_norm;  /* global norm before the clip; non-finite when the gradient is */
+    float clip;       /* factor on the gradient: min(1, max_grad_norm / grad_norm); 0 when the update was skipped */
+    uint32_t skipped; /* updates ever skipped because the norm was not finite */
+    uint32_t pad0_;
 } optim_stats;
 
 /* Scale factors of the gradient budget as ddqn used them. */
