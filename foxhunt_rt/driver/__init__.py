@@ -1,0 +1,25 @@
+"""The driver layer: the only importer of ``cuda.bindings``. Objects own what they create; a status becomes an exception."""
+
+from foxhunt_rt.driver.calls import call, counts
+from foxhunt_rt.driver.context import Context, Device
+from foxhunt_rt.driver.errors import (
+    CaptureError,
+    ContextDead,
+    DriverError,
+    DriverNotFound,
+    FoxhuntError,
+    LifetimeError,
+    OutOfMemory,
+)
+from foxhunt_rt.driver.graphs import Graph, GraphExec, Node, capture
+from foxhunt_rt.driver.loader import gpu_count, hostsim, kind, load
+from foxhunt_rt.driver.memory import Buffer, DeviceBuffer, MappedBuffer, live_allocations, memset, memset_pattern
+from foxhunt_rt.driver.module import Function, Module
+from foxhunt_rt.driver.stream import Event, Stream
+
+__all__ = [
+    "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DriverError", "DriverNotFound",
+    "Event", "FoxhuntError", "Function", "Graph", "GraphExec", "LifetimeError", "MappedBuffer", "Module", "Node",
+    "OutOfMemory", "Stream", "call", "capture", "counts", "gpu_count", "hostsim", "kind", "live_allocations", "load",
+    "memset", "memset_pattern",
+]  # fmt: skip

@@ -1,0 +1,147 @@
+"""Device and Context.
+
+The device's primary context by default, so that PyTorch, JAX, CuPy and cuda.core share it. Every public entry makes the
+context current and puts back what was current.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from foxhunt_rt.driver import loader
+from foxhunt_rt.driver.calls import call, error_for
+from foxhunt_rt.driver.errors import ContextDead, DriverError, FoxhuntError, LifetimeError
+
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for context in _contexts:
+        context._forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Device:
+    """One device of the driver in use.
+
+    Parameters
+    ----------
+    ordinal : int
+        Index as the driver counts, after CUDA_VISIBLE_DEVICES.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self._cu = loader.load()
+        count = int(call(self._cu.cuDeviceGetCount))
+        if not 0 <= ordinal < count:
+            raise FoxhuntError(f"device {ordinal} does not exist: this machine has {count} (0 to {count - 1})")
+        self.ordinal = ordinal
+        self.handle = call(self._cu.cuDeviceGet, ordinal)
+
+    def attribute(self, name: str) -> int:
+        """A CUdevice_attribute by name, for example ``"MULTIPROCESSOR_COUNT"``."""
+        key = getattr(self._cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(call(self._cu.cuDeviceGetAttribute, key, self.handle))
+
+    @property
+    def name(self) -> str:
+        return str(call(self._cu.cuDeviceGetName, 256, self.handle).split(b"\0")[0].decode())
+
+    @property
+    def architecture(self) -> str:
+        """``"sm_90"`` on a GPU of compute capability 9.0, ``"host"`` under hostsim."""
+        if loader.kind() == "hostsim":
+            return "host"
+        return f"sm_{self.attribute('COMPUTE_CAPABILITY_MAJOR')}{self.attribute('COMPUTE_CAPABILITY_MINOR')}"
+
+    @property
+    def total_memory(self) -> int:
+        """Bytes of device memory."""
+        return int(call(self._cu.cuDeviceTotalMem, self.handle))
+
+    @property
+    def driver_version(self) -> int:
+        """CUDA version of the driver, 13000 for 13.0."""
+        return int(call(self._cu.cuDriverGetVersion))
+
+
+class Context:
+    """The primary context of a device, retained until `close`."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.cu = loader.load()
+        self.handle = call(self.cu.cuDevicePrimaryCtxRetain, device.handle)
+        self._id = int(self.handle)
+        self._dead: DriverError | None = None
+        self._forked = False
+        self.closed = False
+        _contexts.add(self)
+
+    def call(self, function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
+        """`foxhunt_rt.driver.call` for this context: refuses at once, with the first cause, when it is dead."""
+        self.check_usable()
+        try:
+            return call(function, *args)
+        except DriverError as error:
+            self.note(error)
+            raise
+
+    def raise_for(self, status: Any, call_name: str) -> None:
+        """Raises for a status that a hot path looked at itself; does nothing for CUDA_SUCCESS."""
+        if status:
+            self.check_usable()
+            error = error_for(int(status), call_name)
+            self.note(error)
+            raise error
+
+    def note(self, error: DriverError) -> None:
+        """Remembers the first sticky error: it is the cause, those after it are its echo."""
+        if error.sticky and self._dead is None:
+            self._dead = error
+
+    def check_usable(self) -> None:
+        if self._dead is not None:
+            first = self._dead
+            raise ContextDead(first.code, first.name, first.text, first.call, first.where)
+        if self._forked:
+            raise LifetimeError("this CUDA context belongs to the parent process: create the Runtime after fork, "
+                                "or start workers with the spawn method")  # fmt: skip
+        if self.closed:
+            raise LifetimeError("the context is closed: create a new Runtime")
+
+    @property
+    def usable(self) -> bool:
+        return self._dead is None and not self._forked and not self.closed
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes this context current in this thread for a with block, and restores what was current."""
+        self.check_usable()
+        if int(self.cu.cuCtxGetCurrent()[1] or 0) == self._id:
+            yield
+            return
+        call(self.cu.cuCtxPushCurrent, self.handle)
+        try:
+            yield
+        finally:
+            call(self.cu.cuCtxPopCurrent)
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total bytes of device memory."""
+        with self.current():
+            free, total = self.call(self.cu.cuMemGetInfo)
+        return int(free), int(total)
+
+    def close(self) -> None:
+        """Releases the primary context. Idempotent; quiet when the context is dead."""
+        if self.closed or self._forked:
+            return
+        self.closed = True
+        self.cu.cuDevicePrimaryCtxRelease(self.device.handle)

@@ -1,0 +1,122 @@
+"""Which libcuda this process talks to: NVIDIA's, or hostsim, the software driver that the package carries.
+
+``FOXHUNT_DRIVER`` decides: ``cuda``, ``hostsim``, or ``auto`` (the default: hostsim when NVML reports no device). The choice is
+made at the first use, never at import. hostsim works by its SONAME: a library named libcuda.so.1 that is loaded
+RTLD_GLOBAL before the first cuda-python call is the one that glibc answers cuda-python's dlopen with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from foxhunt_rt.driver.errors import DriverNotFound
+
+NATIVE = Path(__file__).resolve().parent.parent / "_native"
+HOSTSIM = NATIVE / "libfoxhunt_hostsim.so"
+
+_lock = threading.Lock()
+_cu: Any = None
+_kind: str | None = None
+_hostsim: ctypes.CDLL | None = None
+
+
+def gpu_count() -> int:
+    """Number of NVIDIA GPUs by device files and NVML, without loading libcuda."""
+    if not glob.glob("/dev/nvidia[0-9]*") and not os.path.exists("/dev/dxg"):
+        return 0
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # NVML raises its own types, and OSError when the library is missing: no GPU either way
+        return 0
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _loaded_libcuda() -> str | None:
+    """Path of a libcuda that something else in this process has loaded already."""
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                path = line.rstrip("\n").rpartition(" ")[2]
+                if os.path.basename(path).startswith("libcuda.so"):
+                    return path
+    except OSError:
+        return None
+    return None
+
+
+def load() -> Any:
+    """Returns the module ``cuda.bindings.driver``, with the chosen driver behind it.
+
+    Raises
+    ------
+    DriverNotFound
+        When the wanted driver is not there, or another one is loaded already.
+    """
+    global _cu, _kind
+    if _cu is not None:
+        return _cu
+    with _lock:
+        if _cu is not None:
+            return _cu
+        want = os.environ.get("FOXHUNT_DRIVER", "auto")
+        if want not in ("auto", "cuda", "hostsim"):
+            raise DriverNotFound(f"FOXHUNT_DRIVER={want!r} is unknown: use auto, cuda or hostsim")
+        kind = want if want != "auto" else ("cuda" if gpu_count() else "hostsim")
+        if kind == "hostsim":
+            _load_hostsim()
+        if want == "auto":
+            what = "NVIDIA's driver" if kind == "cuda" else "hostsim (no GPU found): kernels run on the CPU"
+            print(f"foxhunt-rt: using {what}", file=sys.stderr)
+        from cuda.bindings import driver as cu
+
+        try:
+            code = int(cu.cuInit(0)[0])
+        except RuntimeError as e:  # cuda-bindings, when there is no libcuda to load
+            raise DriverNotFound(f"libcuda.so.1 cannot be used ({e}): install NVIDIA's driver, or set "
+                                 "FOXHUNT_DRIVER=hostsim") from e  # fmt: skip
+        if code:
+            name = cu.cuGetErrorName(cu.CUresult(code))[1].decode()
+            raise DriverNotFound(f"cuInit answered {name}: check nvidia-smi, or set FOXHUNT_DRIVER=hostsim")
+        _kind, _cu = kind, cu
+    return _cu
+
+
+def _load_hostsim() -> None:
+    global _hostsim
+    other = _loaded_libcuda()
+    if other is not None:
+        raise DriverNotFound(f"{other} is loaded in this process already, so hostsim cannot take its place: "
+                             "use foxhunt_rt before other CUDA libraries, or set FOXHUNT_DRIVER=cuda")  # fmt: skip
+    if not HOSTSIM.exists():
+        raise DriverNotFound("hostsim is not built (foxhunt_rt/_native/libfoxhunt_hostsim.so is missing): "
+                             "run python tools/build.py, or pip install .")  # fmt: skip
+    _hostsim = ctypes.CDLL(str(HOSTSIM), mode=ctypes.RTLD_GLOBAL)
+    _hostsim.fxHostsimConfigure.argtypes = [ctypes.c_char_p, ctypes.c_longlong]
+    _hostsim.fxHostsimLastReport.restype = ctypes.c_char_p
+    _hostsim.fxHostsimLabel.argtypes = [ctypes.c_ulonglong, ctypes.c_char_p]
+    _hostsim.fxHostsimCounter.argtypes = [ctypes.c_char_p]
+    _hostsim.fxHostsimCounter.restype = ctypes.c_ulonglong
+
+
+def kind() -> str:
+    """``"cuda"`` or ``"hostsim"``: the driver in use. Loads it."""
+    load()
+    assert _kind is not None
+    return _kind
+
+
+def hostsim() -> ctypes.CDLL | None:
+    """The hostsim library with its extra entry points (``fxHostsim...``), or None under NVIDIA's driver."""
+    load()
+    return _hostsim

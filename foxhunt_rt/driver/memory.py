@@ -1,0 +1,275 @@
+"""DeviceBuffer and MappedBuffer: typed, shaped, labelled device memory, and pinned host memory that kernels address.
+
+An `Allocation` is what the driver gave; buffers and their views share it and keep it alive. It is freed once: by
+`free`, or when the last reference goes, or at interpreter exit, always before the context and never while a launch that
+uses it may be in flight (the streams it was used on are waited for first).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foxhunt_rt.driver import loader
+from foxhunt_rt.driver.context import Context
+from foxhunt_rt.driver.errors import CaptureError, DriverError, FoxhuntError, LifetimeError, OutOfMemory
+from foxhunt_rt.driver.stream import Event, Stream
+
+_live: weakref.WeakSet[Allocation] = weakref.WeakSet()
+
+
+def live_allocations() -> list[tuple[str, int]]:
+    """(label, bytes) of every allocation alive in this process, largest first."""
+    return sorted(((a.label, a.nbytes) for a in _live if a.alive), key=lambda item: -item[1])
+
+
+class Allocation:
+    """One driver allocation. ``pins`` counts the built graphs that hold its address: a pinned one is not freed."""
+
+    def __init__(self, stream: Stream, nbytes: int, label: str, mapped: bool) -> None:
+        context = stream.context
+        cu = context.cu
+        self.context, self.stream, self.nbytes, self.label, self.mapped = context, stream, nbytes, label, mapped
+        self.pins = 0
+        if stream.capturing:
+            raise CaptureError(f"{label}: allocation inside a capture would be frozen into the graph: allocate before")
+        with context.current():
+            try:
+                if mapped:
+                    flags = cu.CU_MEMHOSTALLOC_DEVICEMAP | cu.CU_MEMHOSTALLOC_PORTABLE
+                    self.host_ptr = int(context.call(cu.cuMemHostAlloc, nbytes, flags))
+                    self.ptr = int(context.call(cu.cuMemHostGetDevicePointer, self.host_ptr, 0))
+                else:
+                    self.host_ptr = 0
+                    self.ptr = int(context.call(cu.cuMemAlloc, nbytes))
+            except OutOfMemory as error:
+                free, total = (int(x) for x in cu.cuMemGetInfo()[1:])
+                largest = ", ".join(f"{name} {size:,}" for name, size in live_allocations()[:3]) or "none"
+                raise error.at(asked=f"{label}: {nbytes:,} bytes", free=f"{free:,} of {total:,}",
+                               largest=largest) from None  # fmt: skip
+        sim = loader.hostsim()
+        if sim is not None:
+            sim.fxHostsimLabel(self.ptr, label.encode())
+        handle = self.host_ptr if mapped else self.ptr
+        self._finalizer = weakref.finalize(self, _release, context, stream, handle, mapped)
+        _live.add(self)
+
+    @property
+    def alive(self) -> bool:
+        return self._finalizer.alive and self.context.usable
+
+    def free(self) -> None:
+        if self.pins:
+            raise LifetimeError(f"{self.label} is used by {self.pins} built graph(s): close those first")
+        self._finalizer()
+
+
+def _release(context: Context, stream: Stream, handle: int, mapped: bool) -> None:
+    if not context.usable:
+        return
+    cu = context.cu
+    with context.current():
+        cu.cuStreamSynchronize(stream.handle)  # a destructor never raises: the status of these is not looked at
+        if mapped:
+            cu.cuMemFreeHost(handle)
+        else:
+            cu.cuMemFree(handle)
+
+
+class Buffer:
+    """What a kernel can be given: device address, shape, dtype, label. Views share the allocation."""
+
+    def __init__(self, allocation: Allocation, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any],
+                 label: str) -> None:  # fmt: skip
+        self.allocation, self.offset, self.shape, self.dtype, self.label = allocation, offset, shape, dtype, label
+        self.nbytes = math.prod(shape) * dtype.itemsize
+        self.ptr = allocation.ptr + offset
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def alive(self) -> bool:
+        return self.allocation.alive
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        state = "" if self.alive else ", freed"
+        return f"<{type(self).__name__} {self.label} {self.dtype}{list(self.shape)} at {self.ptr:#x}{state}>"
+
+    def __getitem__(self, rows: slice) -> Any:
+        """Rows along the first axis as a view."""
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise TypeError(f"{self.label}: index with a slice of step 1 (a contiguous view), or use to_numpy()")
+        lo, hi, _ = rows.indices(self.shape[0])
+        row = self.nbytes // self.shape[0] if self.shape[0] else 0
+        return type(self)(self.allocation, self.offset + lo * row, (max(hi - lo, 0), *self.shape[1:]), self.dtype,
+                          f"{self.label}[{lo}:{hi}]")  # fmt: skip
+
+    def view(self, shape: Sequence[int], dtype: npt.DTypeLike | None = None) -> Any:
+        """The same bytes with another shape and dtype; the sizes must agree."""
+        kind = np.dtype(dtype) if dtype is not None else self.dtype
+        if math.prod(shape) * kind.itemsize != self.nbytes:
+            raise FoxhuntError(f"{self.label}: a view of {tuple(shape)} {kind} is not {self.nbytes} bytes long")
+        return type(self)(self.allocation, self.offset, tuple(shape), kind, self.label)
+
+    def _check(self, doing: str) -> None:
+        self.allocation.context.check_usable()
+        if not self.allocation.alive:
+            raise LifetimeError(f"{self.label} was freed: {doing} is not possible")
+        if self.allocation.stream.capturing:
+            raise CaptureError(f"{self.label}: {doing} synchronizes, which is not legal inside a capture")
+
+    def free(self) -> None:
+        """Frees the allocation (of every view too). Synchronizes with its stream. Refused while a built graph uses it."""
+        self.allocation.free()
+
+
+class DeviceBuffer(Buffer):
+    """Typed device memory, aligned to 256 bytes. Made by `Runtime.empty`, `zeros` and `array`."""
+
+    @classmethod
+    def allocate(cls, stream: Stream, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
+        dims, kind = _shape(shape), np.dtype(dtype)
+        nbytes = math.prod(dims) * kind.itemsize
+        if nbytes <= 0:
+            raise FoxhuntError(f"{label}: a buffer of shape {dims} holds nothing: every dimension must be at least 1")
+        return cls(Allocation(stream, nbytes, label, mapped=False), 0, dims, kind, label)
+
+    def copy_from(self, array: npt.ArrayLike) -> None:
+        """Copies a host array of the same shape and dtype in. Synchronizes; not legal inside a capture."""
+        self._check("copy_from")
+        source = np.ascontiguousarray(array)
+        if source.dtype != self.dtype or source.shape != self.shape:
+            raise FoxhuntError(f"{self.label} is {self.dtype}{list(self.shape)}, the array {source.dtype}"
+                               f"{list(source.shape)}: convert it first, nothing was copied")  # fmt: skip
+        context = self.allocation.context
+        with context.current():
+            context.call(context.cu.cuMemcpyHtoDAsync, self.ptr, source.ctypes.data, self.nbytes,
+                         self.allocation.stream.handle)  # fmt: skip
+        self.allocation.stream.synchronize()
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """A host copy. Synchronizes; not legal inside a capture."""
+        self._check("to_numpy")
+        out = np.empty(self.shape, self.dtype)
+        context = self.allocation.context
+        with context.current():
+            context.call(context.cu.cuMemcpyDtoHAsync, out.ctypes.data, self.ptr, self.nbytes,
+                         self.allocation.stream.handle)  # fmt: skip
+        self.allocation.stream.synchronize()
+        return out
+
+    def copy_from_device(self, source: Buffer) -> None:
+        """Copies another buffer of equal size, queued on this buffer's stream. Does not synchronize."""
+        self._check("copy_from_device")
+        if source.nbytes != self.nbytes:
+            raise FoxhuntError(f"{self.label} holds {self.nbytes} bytes, {source.label} {source.nbytes}")
+        context = self.allocation.context
+        with context.current():
+            context.call(context.cu.cuMemcpyDtoDAsync, self.ptr, source.ptr, self.nbytes,
+                         self.allocation.stream.handle)  # fmt: skip
+
+    def fill(self, value: int | float = 0) -> None:
+        """Sets every element, by the widest memset that fits. Queued on the buffer's stream; does not synchronize."""
+        self._check("fill")
+        memset(self.allocation.context, self, value, self.allocation.stream)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, False), "version": 3,
+                "stream": int(self.allocation.stream.handle)}  # fmt: skip
+
+
+def memset(context: Context, buffer: Buffer, value: int | float, stream: Stream) -> None:
+    """Queues a memset of every element, 32 bits wide wherever the size allows (known failure K18). Legal in a capture."""
+    cu = context.cu
+    width, pattern = memset_pattern(buffer, value)
+    function = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[width]
+    with context.current():
+        context.call(function, buffer.ptr, pattern, buffer.nbytes // width, stream.handle)
+
+
+def memset_pattern(buffer: Buffer, value: int | float) -> tuple[int, int]:
+    """Width in bytes and pattern of the memset that fills ``buffer`` with ``value``."""
+    item = np.array(0 if buffer.dtype.names else value, buffer.dtype if not buffer.dtype.names else np.uint8).tobytes()
+    if buffer.dtype.names and value != 0:
+        raise FoxhuntError(f"{buffer.label} holds structs: only 0 fills it; write an array with copy_from instead")
+    for width in (4, 2, 1):
+        if buffer.nbytes % width or buffer.ptr % width:
+            continue
+        unit = item if len(item) == width else (item * width)[:width] if len(item) < width else item[:width]
+        if len(item) <= width or item == unit * (len(item) // width):
+            return width, int.from_bytes(unit, "little")
+    raise FoxhuntError(f"{buffer.label}: {value!r} is no repeated 32-bit pattern: write an array with copy_from instead")
+
+
+class MappedBuffer(Buffer):
+    """Pinned host memory that kernels read or write in place.
+
+    A value that a kernel writes is seen by the host only after the kernel is known to be done, or by the publish protocol:
+    payload, ``__threadfence_system()``, sequence number, and a reader that checks the sequence on both sides (known
+    failure K7). `host` is the raw NumPy view, for such readers.
+    """
+
+    @classmethod
+    def allocate(cls, stream: Stream, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> MappedBuffer:
+        dims, kind = _shape(shape), np.dtype(dtype)
+        nbytes = math.prod(dims) * kind.itemsize
+        if nbytes <= 0:
+            raise FoxhuntError(f"{label}: a buffer of shape {dims} holds nothing: every dimension must be at least 1")
+        buffer = cls(Allocation(stream, nbytes, label, mapped=True), 0, dims, kind, label)
+        buffer.host.view(np.uint8)[...] = 0
+        return buffer
+
+    @property
+    def host(self) -> npt.NDArray[Any]:
+        """The NumPy view of the memory itself, not a copy. It must not outlive the buffer."""
+        if not self.allocation.alive:
+            raise LifetimeError(f"{self.label} was freed: its host view is gone")
+        raw = (ctypes.c_ubyte * self.nbytes).from_address(self.allocation.host_ptr + self.offset)
+        return np.frombuffer(raw, dtype=self.dtype).reshape(self.shape)
+
+    def read(self, after: Event) -> npt.NDArray[Any]:
+        """A copy, taken once the event is done. Synchronizes with that event."""
+        after.synchronize()
+        return self.host.copy()
+
+    def poll(self) -> npt.NDArray[Any]:
+        """The host view, after giving queued work a chance to move on (hostsim only runs late work when asked)."""
+        sim = loader.hostsim()
+        if sim is not None:
+            sim.fxHostsimPoll()
+        return self.host
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """A host copy after all work on the buffer's stream. Synchronizes; not legal inside a capture."""
+        self._check("to_numpy")
+        self.allocation.stream.synchronize()
+        return self.host.copy()
+
+    def copy_from(self, array: npt.ArrayLike) -> None:
+        """Writes a host array of the same shape and dtype, after all work queued so far. Synchronizes."""
+        self._check("copy_from")
+        source = np.asarray(array)
+        if source.dtype != self.dtype or source.shape != self.shape:
+            raise FoxhuntError(f"{self.label} is {self.dtype}{list(self.shape)}, the array {source.dtype}"
+                               f"{list(source.shape)}: convert it first, nothing was copied")  # fmt: skip
+        self.allocation.stream.synchronize()
+        self.host[...] = source
+
+
+def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
+    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+
+
+__all__ = ["Allocation", "Buffer", "DeviceBuffer", "DriverError", "MappedBuffer", "live_allocations", "memset"]

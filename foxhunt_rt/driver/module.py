@@ -1,0 +1,105 @@
+"""Module and Function: one loaded instance of an image, and the kernels in it."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from foxhunt_rt.driver.context import Context
+from foxhunt_rt.driver.errors import DriverError, LifetimeError
+from foxhunt_rt.driver.stream import Stream
+
+
+class Function:
+    """A CUfunction. ``param_size`` is the size in bytes of its one struct argument, as the driver reports it."""
+
+    def __init__(self, module: Module, name: str) -> None:
+        context = module.context
+        cu = context.cu
+        self.module, self.name = module, name
+        self.handle = context.call(cu.cuModuleGetFunction, module.handle, name.encode())
+        self.key = int(self.handle)
+        # Loaded now, so that no lazy load happens inside a capture or between replays.
+        context.call(cu.cuFuncLoad, self.handle)
+        self.param_size = int(context.call(cu.cuFuncGetParamInfo, self.handle, 0)[1])
+        self.max_threads = self.attribute("MAX_THREADS_PER_BLOCK")
+        self._dynamic_shared = 0
+        self._sealed = False
+
+    def attribute(self, name: str) -> int:
+        """A CUfunction_attribute by name, for example ``"LOCAL_SIZE_BYTES"``."""
+        cu = self.module.context.cu
+        key = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(self.module.context.call(cu.cuFuncGetAttribute, key, self.handle))
+
+    def allow_dynamic_shared(self, nbytes: int) -> None:
+        """Raises the limit of dynamic shared memory (never lowers it, never once a graph holds the function)."""
+        if nbytes <= max(self._dynamic_shared, 48 * 1024):
+            return
+        if self._sealed:
+            raise LifetimeError(f"{self.name}: {nbytes} bytes of dynamic shared memory asked for after build(): "
+                                "launch it with that size in the plan")  # fmt: skip
+        cu = self.module.context.cu
+        key = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.module.context.call(cu.cuFuncSetAttribute, self.handle, key, nbytes)
+        self._dynamic_shared = nbytes
+
+    def seal(self) -> None:
+        """From now on attributes are fixed: a built graph holds the function."""
+        self._sealed = True
+
+    def launch(self, grid: Sequence[int], block: Sequence[int], params: int, stream: Stream, shared: int = 0) -> None:
+        """Queues the kernel. ``params`` is the address of an array with one pointer, to the argument struct. Does not
+        synchronize; legal inside a capture. The caller makes the context current."""
+        context = self.module.context
+        gx, gy, gz = (*grid, 1, 1)[:3]
+        bx, by, bz = (*block, 1, 1)[:3]
+        try:
+            context.call(context.cu.cuLaunchKernel, self.handle, gx, gy, gz, bx, by, bz, shared, stream.handle,
+                         params, 0)  # fmt: skip
+        except DriverError as error:
+            raise error.at(kernel=self.name, grid=tuple(grid), block=tuple(block)) from None
+
+
+def _unload(context: Context, handle: Any) -> None:
+    if context.usable:
+        with context.current():
+            context.cu.cuModuleUnload(handle)
+
+
+class Module:
+    """One load of an image: its own functions, its own globals. Loading the same bytes again gives another module.
+
+    Parameters
+    ----------
+    context : Context
+    image : bytes
+        A cubin, PTX (NUL-terminated), or under hostsim an ELF shared object.
+    name : str
+        For messages.
+    """
+
+    def __init__(self, context: Context, image: bytes, name: str) -> None:
+        self.context, self.name, self.size = context, name, len(image)
+        keep = ctypes.create_string_buffer(image, len(image) + 1)
+        try:
+            self.handle = context.call(context.cu.cuModuleLoadData, ctypes.addressof(keep))
+        except DriverError as error:
+            raise error.at(module=name) from None
+        self.pins = 0
+        self._functions: dict[str, Function] = {}
+        self._finalizer = weakref.finalize(self, _unload, context, self.handle)
+
+    def function(self, name: str) -> Function:
+        """The kernel ``name``, loaded. The caller makes the context current."""
+        if name not in self._functions:
+            self._functions[name] = Function(self, name)
+        return self._functions[name]
+
+    def unload(self) -> None:
+        """Unloads the module. Refused while a built graph holds one of its functions."""
+        if self.pins:
+            raise LifetimeError(f"module {self.name} is used by {self.pins} built graph(s): close those first")
+        self._finalizer()

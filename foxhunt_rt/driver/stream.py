@@ -1,0 +1,88 @@
+"""Stream and Event."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+
+from foxhunt_rt.driver.context import Context
+from foxhunt_rt.driver.errors import CaptureError
+
+
+def _destroy(context: Context, destroy_name: str, handle: object) -> None:
+    if context.usable:
+        getattr(context.cu, destroy_name)(handle)  # a destructor never raises; a dead context owns nothing any more
+
+
+class Stream:
+    """A non-blocking stream: it never waits for the legacy default stream."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        with context.current():
+            self.handle = context.call(context.cu.cuStreamCreate, context.cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self._finalizer = weakref.finalize(self, _destroy, context, "cuStreamDestroy", self.handle)
+
+    def synchronize(self) -> None:
+        """Waits until all work queued so far is done. Synchronizes; not legal while the stream is capturing."""
+        if self.capturing:
+            raise CaptureError("a stream that is capturing cannot be synchronized: end the capture first")
+        with self.context.current():
+            self.context.call(self.context.cu.cuStreamSynchronize, self.handle)
+
+    @property
+    def done(self) -> bool:
+        """Whether all queued work is done. Does not wait."""
+        cu = self.context.cu
+        with self.context.current():
+            status = cu.cuStreamQuery(self.handle)[0]
+        if status == cu.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self.context.raise_for(status, "cuStreamQuery")
+        return True
+
+    @property
+    def capturing(self) -> bool:
+        cu = self.context.cu
+        with self.context.current():
+            status = self.context.call(cu.cuStreamIsCapturing, self.handle)
+        return bool(status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol of cuda.core: version and handle."""
+        return 0, int(self.handle)
+
+    def close(self) -> None:
+        """Destroys the stream. Idempotent."""
+        self._finalizer()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class Event:
+    """An event that can time: `elapsed_ms` between two of them has a resolution of about half a microsecond."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        with context.current():
+            self.handle = context.call(context.cu.cuEventCreate, context.cu.CUevent_flags.CU_EVENT_DEFAULT)
+        self._finalizer = weakref.finalize(self, _destroy, context, "cuEventDestroy", self.handle)
+
+    def record(self, stream: Stream) -> None:
+        """Records the event in a stream. Does not synchronize; legal inside a capture."""
+        with self.context.current():
+            self.context.call(self.context.cu.cuEventRecord, self.handle, stream.handle)
+
+    def synchronize(self) -> None:
+        """Waits for the event. Synchronizes."""
+        with self.context.current():
+            self.context.call(self.context.cu.cuEventSynchronize, self.handle)
+
+    def elapsed_ms(self, start: Event) -> float:
+        """Milliseconds from ``start`` to this event, both recorded and done."""
+        with self.context.current():
+            return float(self.context.call(self.context.cu.cuEventElapsedTime, start.handle, self.handle))

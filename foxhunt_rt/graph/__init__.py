@@ -1,0 +1,15 @@
+"""The graph layer: Runtime, isolation ledger, children, the parent that one launch replays, verification."""
+
+from foxhunt_rt.graph.child import Child, DeclarationError
+from foxhunt_rt.graph.isolation import Isolation, IsolationError, Ledger
+from foxhunt_rt.graph.modules import ModulePool
+from foxhunt_rt.graph.plan import StepPlan
+from foxhunt_rt.graph.runtime import Runtime, UngraphedUser
+from foxhunt_rt.graph.state import Difference, State
+from foxhunt_rt.graph.step import BakedValueError, StepGraph
+from foxhunt_rt.graph.verify import ModeResult, Verification
+
+__all__ = [
+    "BakedValueError", "Child", "DeclarationError", "Difference", "Isolation", "IsolationError", "Ledger", "ModeResult",
+    "ModulePool", "Runtime", "State", "StepGraph", "StepPlan", "UngraphedUser", "Verification",
+]  # fmt: skip

@@ -1,0 +1,202 @@
+"""StepPlan: children in program order, and how they become one executable."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from foxhunt_rt.driver import Buffer, CaptureError, FoxhuntError, Function, Graph, GraphExec, Stream, capture
+from foxhunt_rt.graph.child import Child, KernelOp
+from foxhunt_rt.graph.isolation import IsolationError
+
+if TYPE_CHECKING:
+    from foxhunt_rt.graph.runtime import Runtime
+    from foxhunt_rt.graph.step import StepGraph
+
+
+class StepPlan:
+    """Children in program order. Made by `Runtime.plan`; nothing runs until `build`.
+
+    The edges between children follow program order over the declared reads and writes, so that independent children run side
+    by side. An epilogue follows everything.
+    """
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self.runtime, self.name = runtime, name
+        self.children: list[Child] = []
+        self.tail: Child | None = None
+        self._volatile: dict[int, tuple[Buffer, tuple[str, ...]]] = {}
+
+    def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer],
+              private: Iterable[Buffer] = ()) -> Child:  # fmt: skip
+        """A new child, to record in a with block. See `Child` for the parameters."""
+        if any(name == c.name for c in self.children):
+            raise FoxhuntError(f"plan {self.name} has a child {name} already: give this one another name")
+        child = Child(name, reads, writes, private)
+        self.children.append(child)
+        return child
+
+    def epilogue(self, name: str, reads: Iterable[Buffer] = (), writes: Iterable[Buffer] = (),
+                 private: Iterable[Buffer] = ()) -> Child:  # fmt: skip
+        """Like `child`, for the one recipe that follows every other: it joins all ends of the step."""
+        if self.tail is not None:
+            raise FoxhuntError(f"plan {self.name} has an epilogue already ({self.tail.name})")
+        self.tail = Child(name, reads, writes, private)
+        return self.tail
+
+    def volatile(self, buffer: Buffer, *fields: str) -> None:
+        """Declares struct fields of a buffer (or, with no field, all of it) as never the same twice, such as timestamps:
+        verification leaves them out."""
+        self._volatile[buffer.ptr] = (buffer, fields)
+
+    @property
+    def volatile_fields(self) -> list[tuple[Buffer, tuple[str, ...]]]:
+        return list(self._volatile.values())
+
+    def sequence(self) -> list[Child]:
+        """Children in program order, the epilogue last."""
+        return [*self.children, *([self.tail] if self.tail else [])]
+
+    def dependencies(self, total_order: bool = False) -> list[tuple[int, int]]:
+        """Edges (earlier, later) between positions of `sequence`, without those that others imply."""
+        order = self.sequence()
+        reach: list[set[int]] = []  # what must be done before each child
+        edges: list[tuple[int, int]] = []
+        for j, child in enumerate(order):
+            is_tail = child is self.tail
+            needed = [i for i in range(j) if is_tail or (total_order and i == j - 1) or child.must_follow(order[i])]
+            before: set[int] = set()
+            for i in reversed(needed):
+                if i not in before:
+                    edges.append((i, j))
+                before |= {i} | reach[i]
+            reach.append(before)
+        return sorted(edges)
+
+    def user(self, child: Child) -> str:
+        """The ledger's name of a child of this plan."""
+        return f"{self.name}/{child.name}"
+
+    def build(self, *, total_order: bool = False, ungraphed: bool = True) -> StepGraph:
+        """Loads every module, captures every child, composes, instantiates, uploads and runs once on a restored state.
+
+        Parameters
+        ----------
+        total_order : bool
+            Put an edge between each child and the next, whatever they touch.
+        ungraphed : bool
+            Load the second module set too, with which `run_ungraphed` and `verify` work.
+
+        Returns
+        -------
+        StepGraph
+
+        Raises
+        ------
+        IsolationError, CaptureError, DriverError
+            Whatever is found wrong; a failed build leaves no stream capturing.
+
+        Notes
+        -----
+        Allocates, loads and synchronizes. The environment variable ``FOXHUNT_GRAPH`` (``off``, ``debug``) makes the result launch
+        ungraphed, with a synchronization after each launch under ``debug``.
+        """
+        from foxhunt_rt.graph.step import StepGraph
+
+        mode = os.environ.get("FOXHUNT_GRAPH", "on")
+        if mode not in ("on", "off", "debug"):
+            raise FoxhuntError(f"FOXHUNT_GRAPH={mode!r} is unknown: use on, off or debug")
+        if not self.children:
+            raise FoxhuntError(f"plan {self.name} has no child: record at least one before build()")
+        return StepGraph(self, total_order=total_order, ungraphed=ungraphed or mode != "on", mode=mode)
+
+
+class Composer:
+    """Captures the children of a plan and composes the parent. Times its parts in milliseconds."""
+
+    def __init__(self, plan: StepPlan, total_order: bool) -> None:
+        self.plan, self.total_order = plan, total_order
+        self.runtime = plan.runtime
+        self.times_ms: dict[str, float] = {}
+        self._clock = time.perf_counter()
+
+    def mark(self, part: str) -> None:
+        now = time.perf_counter()
+        self.times_ms[part] = self.times_ms.get(part, 0.0) + (now - self._clock) * 1e3
+        self._clock = now
+
+    def load(self, child: Child, user: str) -> dict[str, Function]:
+        """Functions of one user for every kernel of a child, with room for its dynamic shared memory."""
+        functions = {k: self.runtime.modules.function(user, k) for k in child.kernels}
+        for op in child.ops:
+            if isinstance(op, KernelOp):
+                function = functions[op.kernel]
+                function.allow_dynamic_shared(op.shared)
+                if op.block[0] * (op.block[1:2] or (1,))[0] > function.max_threads:
+                    raise FoxhuntError(f"{op.kernel}: a block of {op.block} is more than the {function.max_threads} "
+                                       "threads its registers allow: launch smaller blocks")  # fmt: skip
+        return functions
+
+    def capture(self, child: Child, functions: dict[str, Function]) -> Graph:
+        """Captures a child on a stream of its own, and checks what the driver recorded against what was issued."""
+        context = self.runtime.context
+        for function in functions.values():
+            self.runtime.ledger.captured(function, self.plan.user(child))
+        with Stream(context) as stream:
+            with capture(stream) as recording:
+                child.run(context, stream, functions)
+            graph = recording.graph
+        check_recorded(child, graph, functions)
+        for function in functions.values():
+            function.seal()
+        return graph
+
+    def compose(self, graphs: list[Graph]) -> tuple[Graph, list[Any]]:
+        """The parent: one child-graph node per child, edges from `StepPlan.dependencies`."""
+        parent = Graph(self.runtime.context)
+        edges = self.plan.dependencies(self.total_order)
+        nodes: list[Any] = []
+        for j, graph in enumerate(graphs):
+            nodes.append(parent.add_child(graph, [nodes[i] for i, k in edges if k == j]))
+        return parent, nodes
+
+    def instantiate(self, parent: Graph) -> GraphExec:
+        executable = parent.instantiate(self.runtime.stream)
+        self.mark("instantiate")
+        executable.upload(self.runtime.stream)
+        self.runtime.stream.synchronize()
+        self.mark("upload")
+        return executable
+
+
+def check_recorded(child: Child, graph: Graph, functions: dict[str, Function]) -> None:
+    """The captured nodes are exactly the launches issued, in kind, function and shape.
+
+    A launch that slipped to another stream is missing here (and its replay would look faster); a function of another child
+    is a breach of isolation that no ledger saw.
+    """
+    nodes = graph.nodes()
+    if len(nodes) != len(child.ops):
+        raise CaptureError(f"child {child.name} issued {len(child.ops)} launches, but the capture holds {len(nodes)} "
+                           "nodes: a launch went to another stream")  # fmt: skip
+    own = {f.key: name for name, f in functions.items()}
+    issued: dict[tuple[str, tuple[int, ...]], int] = {}
+    for op in child.ops:
+        if isinstance(op, KernelOp):
+            key = (op.kernel, (*op.grid, 1, 1)[:3])
+            issued[key] = issued.get(key, 0) + 1
+    for node in nodes:
+        if node.kind == "host":
+            raise CaptureError(f"child {child.name} captured a host node: Python has no place in a replayed graph")
+        if node.kind != "kernel":
+            continue
+        if node.function not in own:
+            raise IsolationError(f"child {child.name} captured a function that its module pool did not hand out: "
+                                 "launch through child.launch")  # fmt: skip
+        key = (own[node.function], node.grid)
+        if not issued.get(key):
+            raise CaptureError(f"child {child.name}: the capture holds a launch of {key[0]} with grid {key[1]} that "
+                               "was not issued")  # fmt: skip
+        issued[key] -= 1

@@ -1,0 +1,142 @@
+"""Runtime: one device, its context and stream, its memory, modules and ledger. Where using this package begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foxhunt_rt import driver, kernels
+from foxhunt_rt.driver import Context, Device, DeviceBuffer, DriverError, MappedBuffer, Stream
+from foxhunt_rt.graph.child import check_dims
+from foxhunt_rt.graph.isolation import Isolation, Ledger
+from foxhunt_rt.graph.modules import ModulePool
+
+if TYPE_CHECKING:
+    from foxhunt_rt.graph.plan import StepPlan
+
+
+class Runtime:
+    """The runtime on one device.
+
+    Parameters
+    ----------
+    device : int
+        Ordinal.
+    isolation : Isolation or str
+        ``"strict"`` (default), ``"audit"`` or ``"off"``.
+
+    Raises
+    ------
+    foxhunt_rt.driver.DriverNotFound
+        No driver can be used.
+
+    Notes
+    -----
+    Shares the device's primary context with PyTorch, JAX, CuPy and cuda.core. Work goes to one non-blocking stream,
+    `stream`. Any thread may use a runtime, one at a time.
+    """
+
+    def __init__(self, device: int = 0, isolation: Isolation | str = Isolation.STRICT) -> None:
+        self.device = Device(device)
+        self.context = Context(self.device)
+        self.stream = Stream(self.context)
+        self.modules = ModulePool(self.context)
+        self.ledger = Ledger(Isolation(isolation))
+        self._users: dict[str, UngraphedUser] = {}
+        self._plans: set[str] = set()
+
+    @property
+    def driver_kind(self) -> str:
+        """``"cuda"`` or ``"hostsim"``."""
+        return driver.kind()
+
+    def empty(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
+        """Device memory with undefined contents. Allocates; not legal inside a capture."""
+        return DeviceBuffer.allocate(self.stream, shape, dtype, label)
+
+    def zeros(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
+        """Device memory set to zero, in the order of the runtime's stream. Allocates; not legal inside a capture."""
+        buffer = self.empty(shape, dtype, label)
+        buffer.fill(0)
+        return buffer
+
+    def array(self, array: npt.ArrayLike, label: str) -> DeviceBuffer:
+        """A device copy of a host array. Allocates and synchronizes; not legal inside a capture."""
+        source = np.ascontiguousarray(array)
+        buffer = self.empty(source.shape or (1,), source.dtype, label)
+        buffer.copy_from(source.reshape(buffer.shape))
+        return buffer
+
+    def mapped(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> MappedBuffer:
+        """Pinned host memory that kernels address, set to zero. Allocates; not legal inside a capture."""
+        return MappedBuffer.allocate(self.stream, shape, dtype, label)
+
+    def plan(self, name: str = "step") -> StepPlan:
+        """A new plan of children that become one launch."""
+        from foxhunt_rt.graph.plan import StepPlan
+
+        return StepPlan(self, self._unique(name))
+
+    def _unique(self, name: str) -> str:
+        unique, n = name, 1
+        while unique in self._plans:
+            n += 1
+            unique = f"{name}#{n}"
+        self._plans.add(unique)
+        return unique
+
+    def ungraphed(self, user: str) -> UngraphedUser:
+        """A named user that launches kernels directly, from module instances that no graph touches."""
+        if user not in self._users:
+            self._users[user] = UngraphedUser(self, user)
+        return self._users[user]
+
+    def synchronize(self) -> None:
+        """Waits for all work on the runtime's stream."""
+        self.stream.synchronize()
+
+    def close(self) -> None:
+        """Waits for the stream and releases the context. Buffers and graphs of this runtime are dead afterwards."""
+        if self.context.usable:
+            try:
+                self.stream.synchronize()
+            except DriverError:
+                pass  # the context is dead: there is nothing left to wait for, and the cause was raised where it happened
+            self.stream.close()
+        self.context.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class UngraphedUser:
+    """Launches kernels one by one on the runtime's stream. Made by `Runtime.ungraphed`."""
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self.runtime, self.name = runtime, name
+        self._functions: dict[str, driver.Function] = {}
+
+    def launch(self, kernel: str, grid: Sequence[int], block: Sequence[int], args: Mapping[str, Any],
+               shared: int = 0) -> None:  # fmt: skip
+        """Checks the arguments as `Child.launch` does and launches now. Does not synchronize."""
+        check_dims(kernel, grid, block)
+        packed = kernels.pack(kernel, args)
+        function = self._functions.get(kernel)
+        context = self.runtime.context
+        with context.current():
+            if function is None:
+                function = self.runtime.modules.function(f"ungraphed:{self.name}", kernel)
+                self.runtime.ledger.ungraphed(function, self.name)
+                self._functions[kernel] = function
+            function.allow_dynamic_shared(shared)
+            try:
+                function.launch(grid, block, packed.params, self.runtime.stream, shared)
+            except DriverError as error:
+                raise error.at(user=self.name) from None

@@ -1,0 +1,184 @@
+"""StepGraph: the built plan. One launch replays every child."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec
+from foxhunt_rt.graph import dot
+from foxhunt_rt.graph.child import Child, KernelOp
+from foxhunt_rt.graph.plan import Composer, StepPlan
+from foxhunt_rt.graph.state import State
+from foxhunt_rt.graph.verify import Verification, verify
+
+
+class BakedValueError(FoxhuntError):
+    """A value that was baked into a launch by value is to be changed (known failure K8)."""
+
+
+class StepGraph:
+    """The executable of a plan. It keeps everything it names alive: modules, buffers, children.
+
+    Attributes
+    ----------
+    times_ms : dict
+        What building cost: load, capture, compose, instantiate, upload, warm_up, in milliseconds.
+    """
+
+    def __init__(self, plan: StepPlan, *, total_order: bool, ungraphed: bool, mode: str) -> None:
+        self.plan, self.runtime, self.mode = plan, plan.runtime, mode
+        self.children: list[Child] = plan.sequence()
+        self._stream = self.runtime.stream
+        self._context = self.runtime.context
+        self._closed = False
+        composer = Composer(plan, total_order)
+        self.times_ms = composer.times_ms
+        for child in self.children:
+            child.check_alive()
+        with self._context.current():
+            self._functions = [composer.load(c, plan.user(c)) for c in self.children]
+            self._ungraphed: list[dict[str, Function]] | None = None
+            if ungraphed:
+                self._ungraphed = [composer.load(c, f"{plan.user(c)}/ungraphed") for c in self.children]
+                for child, functions in zip(self.children, self._ungraphed, strict=True):
+                    for function in functions.values():
+                        self.runtime.ledger.ungraphed(function, f"{plan.user(child)}/ungraphed")
+            composer.mark("load")
+            self.graphs: list[Graph] = [composer.capture(c, f)
+                                        for c, f in zip(self.children, self._functions, strict=True)]  # fmt: skip
+            composer.mark("capture")
+            self.parent, self.parent_nodes = composer.compose(self.graphs)
+            composer.mark("compose")
+            self.executable: GraphExec = composer.instantiate(self.parent)
+        self._child_executables: list[GraphExec] | None = None
+        self.edges = plan.dependencies(total_order)
+        self.state = State((b for c in self.children for b in (*c.writes, *c.private)), plan.volatile_fields)
+        self._allocations = {id(b.allocation): b.allocation for c in self.children for b in c.buffers}
+        self._modules = {id(f.module): f.module for fs in [*self._functions, *(self._ungraphed or [])]
+                         for f in fs.values()}  # fmt: skip
+        for owned in (*self._allocations.values(), *self._modules.values()):
+            owned.pins += 1
+        self._warm_up()
+        composer.mark("warm_up")
+
+    def _warm_up(self) -> None:
+        """One launch on a state that is put back: the first launch that counts is like every other."""
+        saved = self.state.snapshot()
+        with self._context.current():
+            self.executable.launch(self._stream)
+        self._stream.synchronize()
+        self.state.restore(saved)
+
+    def launch(self) -> None:
+        """Replays the step: one cuGraphLaunch on the runtime's stream. Does not synchronize.
+
+        Under ``FOXHUNT_GRAPH=off`` or ``debug`` (read when the plan was built) runs ungraphed instead.
+        """
+        if self.mode != "on":
+            self.run_ungraphed(synchronize=self.mode == "debug")
+            return
+        if self._closed:
+            raise FoxhuntError(f"step {self.plan.name} is closed: build the plan again")
+        with self._context.current():
+            self.executable.launch(self._stream)
+
+    def run_ungraphed(self, child: str | None = None, *, synchronize: bool = False) -> None:
+        """Issues the same launches one by one, from the ungraphed module set, all children or one by name.
+
+        With ``synchronize`` waits after each launch, so that a fault names the kernel that caused it.
+        """
+        if self._ungraphed is None:
+            raise FoxhuntError("the ungraphed module set is not loaded: build(ungraphed=True)")
+        with self._context.current():
+            for i in self._select(child):
+                self.children[i].run(self._context, self._stream, self._ungraphed[i], synchronize)
+
+    def run_children(self, child: str | None = None) -> None:
+        """Launches each child's own executable in program order, all children or one by name. The first call instantiates."""
+        with self._context.current():
+            if self._child_executables is None:
+                self._child_executables = [g.instantiate(self._stream) for g in self.graphs]
+            for i in self._select(child):
+                self._child_executables[i].launch(self._stream)
+
+    def _select(self, name: str | None) -> list[int]:
+        if name is None:
+            return list(range(len(self.children)))
+        found = [i for i, c in enumerate(self.children) if c.name == name]
+        if not found:
+            raise FoxhuntError(f"no child {name!r}: the children are {', '.join(c.name for c in self.children)}")
+        return found
+
+    def verify(self, steps: int = 1, plant: str | None = None) -> Verification:
+        """Runs ``steps`` steps ungraphed, child by child, and as the parent, from the same state, and compares every buffer
+        that the plan writes, bit for bit; the state is put back. ``plant`` names a child after which one bit is flipped in the
+        child-by-child run: the result must then be false and name it. Synchronizes."""
+        return verify(self, steps, plant)
+
+    def set(self, child: str, kernel: str, **values: Any) -> None:
+        """Changes launch fields of a built graph. Every number in a launch is baked by value, so this raises and says so.
+
+        Raises
+        ------
+        BakedValueError
+            Always, for an existing field: values that change live in device blocks.
+        """
+        for op in self.children[self._select(child)[0]].ops:
+            if isinstance(op, KernelOp) and op.kernel == kernel:
+                names = ", ".join(values)
+                raise BakedValueError(f"{child}.{kernel}: {names} was baked by value at capture, and replays would "
+                                      "not see a change: keep it in a device block that the kernel reads")  # fmt: skip
+        raise FoxhuntError(f"child {child} launches no {kernel}: it launches "
+                           f"{', '.join(self.children[self._select(child)[0]].kernels)}")  # fmt: skip
+
+    def where(self, kernel: str) -> list[str]:
+        """Names of the children that launch ``kernel``."""
+        return [c.name for c in self.children if kernel in c.kernels]
+
+    def info(self) -> dict[str, Any]:
+        """Children with kernels and modules, nodes, edges, longest chain, state bytes, build times: JSON-ready."""
+        rows = []
+        for child, functions, graph in zip(self.children, self._functions, self.graphs, strict=True):
+            kinds = [n.kind for n in graph.nodes()]
+            rows.append({"name": child.name, "kernels": child.kernels,
+                         "modules": sorted({f.module.name for f in functions.values()}),
+                         "nodes": len(kinds), "kernel_nodes": kinds.count("kernel"), "chain": graph.longest_chain(),
+                         "reads": [b.label for b in child.reads], "writes": [b.label for b in child.writes]})  # fmt: skip
+        chains = [int(r["chain"]) for r in rows]
+        depth: list[int] = []
+        for j, length in enumerate(chains):
+            depth.append(length + max((depth[i] for i, k in self.edges if k == j), default=0))
+        tail = len(rows) if self.plan.tail is None else len(rows) - 1
+        return {"plan": self.plan.name, "children": rows[:tail], "epilogue": rows[tail:],
+                "edges": [[rows[i]["name"], rows[j]["name"]] for i, j in self.edges],
+                "nodes": sum(int(r["nodes"]) for r in rows), "kernel_nodes": sum(int(r["kernel_nodes"]) for r in rows),
+                "longest_chain": max(depth), "state_bytes": self.state.nbytes,
+                "build_ms": {k: round(v, 3) for k, v in self.times_ms.items()}}  # fmt: skip
+
+    def dot(self) -> str:
+        """The graph in Graphviz's language: a cluster a child, an edge a dependency."""
+        return dot.render(self)
+
+    def buffers(self) -> list[Buffer]:
+        """Every buffer that the plan names."""
+        return list({(b.ptr, b.nbytes): b for c in self.children for b in c.buffers}.values())
+
+    def close(self) -> None:
+        """Waits for the stream, destroys the executables and lets go of buffers and modules. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.executable.close()
+        for executable in self._child_executables or []:
+            executable.close()
+        for graph in [self.parent, *self.graphs]:
+            graph.close()
+        for owned in (*self._allocations.values(), *self._modules.values()):
+            owned.pins -= 1
+        for child in self.children:
+            user = self.plan.user(child)
+            self.runtime.ledger.forget(user)
+            if self._context.usable:
+                self.runtime.modules.drop(user)
+                self.runtime.modules.drop(f"{user}/ungraphed")
+
