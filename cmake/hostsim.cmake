@@ -44,7 +44,7 @@ function(add_host_images variant march)
         target_compile_options(${target} PRIVATE ${image_flags} ${march})
         target_include_directories(${target} PRIVATE "${device_root}")
         target_link_options(${target} PRIVATE ${sanitize_flags})
-        target_link_libraries(${target} PRIVATE foxhunt_hostsim)
+        target_link_libraries(${target} PRIVATE -Wl,--push-state,--no-as-needed foxhunt_hostsim -Wl,--pop-state)
     endforeach()
 endfunction()
 

@@ -131,6 +131,20 @@ def _configure(build_dir: Path, settings: dict[str, str]) -> None:
     stamp.write_text(text)
 
 
+def _write_layout_check(build_dir: Path) -> Path:
+    """The generated source of assertions on struct layouts; made again only when a header or its reader changed."""
+    output = build_dir / "layout_check.cpp"
+    inputs = [*(SOURCES / "abi").glob("*.h"), ROOT / "tools" / "layout_check.py"]
+    inputs += [ROOT / "foxhunt_rt" / "kernels" / name for name in ("header.py", "expression.py")]
+    folder_changed = (SOURCES / "abi").stat().st_mtime  # a header removed
+    newest = max([folder_changed, *(path.stat().st_mtime for path in inputs)])
+    stamp = build_dir / "layout_check.stamp"
+    if not (output.is_file() and stamp.is_file() and stamp.stat().st_mtime > newest):
+        _run([sys.executable, str(ROOT / "tools" / "layout_check.py"), str(SOURCES / "abi"), str(output)], "the ABI check")
+        stamp.touch()
+    return output
+
+
 def _wanted(build_dir: Path, archs: Sequence[str], ptx_archs: Sequence[str], baseline: bool) -> dict[str, Path]:
     """Path below _native -> what to copy there. Only files of the present sources: a deleted kernel's image goes."""
     stems = sorted({kernel["image"] for kernel in scan_kernels().values()})
@@ -180,6 +194,7 @@ def build(
         "FOXHUNT_SANITIZE": sanitize,
     }
     with _locked(build_dir):
+        settings["FOXHUNT_LAYOUT_CHECK"] = str(_write_layout_check(build_dir))
         _configure(build_dir, settings)
         ninja = [_tool("ninja"), "-C", str(build_dir), *(["-k", "0"] if keep_going else [])]
         ninja += ["-j", str(jobs)] if jobs else []
