@@ -1,0 +1,109 @@
+// Prioritized sampling (Schaul et al. 2016, "Prioritized experience replay") and n-step transitions, one block a drawn row.
+//
+//   u_k = (k + xi_k) / B * sum P, stratified;   the row drawn is the smallest i with P_0 + .. + P_i > u_k and P_i > 0
+//   R   = sum_{j<m} gamma^j r_{i+j},  m = n_step, or up to and with the first row that ended its episode
+//   s'  = the state m steps on; the final observation where the window ended
+//
+// Returns are formed here, not at insertion, so that gamma and the reward's scale may change. A row has priority 0 until
+// its window is complete or ended (insert.cu), so a window here never reaches the write head.
+// Rows come out in ascending order, since u_k does not fall in k and the descent is monotone: per_priority relies on it.
+// Launch: grid (B,), block (32,).
+#include "lib/kernel.h"
+#include "lib/philox.h"
+#include "abi/types.h"
+#include "abi/replay.h"
+#include "replay/sum_tree.h"
+
+namespace fx {
+
+// Uniform in [0, 1) with 53 bits: 24 would not reach every row of a stratum in a ring of 16 million.
+FX_DEVICE double uniform01_f64(uint32_t high, uint32_t low) {
+    return (double)(((uint64_t)high << 21) | (low >> 11)) * (1.0 / 9007199254740992.0);
+}
+
+}  // namespace fx
+
+FX_KERNEL_ANYBLOCK(per_sample) {
+    const int k = (int)blockIdx.x;
+    float *state = a.batch_state + (int64_t)k * a.Sp, *next_state = a.batch_next_state + (int64_t)k * a.Sp;
+    const uint4 random = fx::philox(a.step->seed, a.step->rng_step, RNG_SAMPLE, (uint32_t)k);
+
+    // Descent: root, middle level (where there are three), priorities.
+    const double *root = a.super_sum ? a.super_sum : a.block_sum;
+    fx::sum_node node;
+    node.load(root);
+    const double total = node.total;
+    if (!(total > 0.0)) {  // nothing to draw: the caller refuses this; if it did not, every weight becomes NaN, loudly
+        FX_FOR(j, a.Sp) state[j] = next_state[j] = 0.0f;
+        FX_FOR(one, 1) {
+            a.batch_action[k] = 0;
+            a.batch_return[k] = a.batch_discount[k] = a.batch_priority[k] = 0.0f;
+            a.batch_index[k] = -1;
+            fx::lower(&a.step->min_priority, 0u);
+        }
+        return;
+    }
+    const double xi = fx::uniform01_f64(random.x, random.y);
+    double u = ((double)k + xi) / (double)a.B * total, value;
+    u = fmin(u, total * (1.0 - 1.0 / 4503599627370496.0));
+    int i = node.find(root, u, value);
+    if (a.super_sum) {
+        const double *sums = a.block_sum + i * SUM_FANOUT;
+        node.load(sums);
+        i = i * SUM_FANOUT + node.find(sums, u, value);
+    }
+    const float *leaves = a.priority + (int64_t)i * SUM_FANOUT;
+    node.load(leaves);
+    i = i * SUM_FANOUT + node.find(leaves, u, value);
+
+    // The window: all its rows at once, then a short walk.
+    __shared__ replay_row window[MAX_N_STEP];
+    const int stride = a.rows[i].stride;
+    FX_FOR(j, a.n_step) window[j] = a.rows[fx::ring_forward(i, j * stride, a.capacity)];
+    __syncthreads();
+    const float gamma = a.step->gamma, scale = a.step->reward_scale;
+    float ret = 0.0f, discount = 1.0f;
+    int last = 0;
+    for (int j = 0; j < a.n_step; ++j) {
+        ret += discount * (window[j].reward * scale);
+        discount *= gamma;
+        last = j;
+        if (window[j].ended) break;
+    }
+    const int ended = window[last].ended, at = fx::ring_forward(i, last * stride, a.capacity);
+    if (ended & ENDED_TERMINATED) discount = 0.0f;
+
+    if (a.state) {
+        const int64_t S = a.S;
+        const float *s = a.state + i * S;
+        const float *next = ended ? a.final_state + window[last].final_slot * S
+                                  : a.state + fx::ring_forward(at, stride, a.capacity) * S;
+        FX_FOR(j, a.S) {
+            state[j] = s[j];
+            next_state[j] = next[j];
+        }
+    } else {
+        const int64_t F = a.F, P = a.P;
+        const float *s = a.features + window[0].feature_row * F, *next = a.features + window[last].next_feature_row * F;
+        const float *p = a.portfolio + i * 2 * P, *next_p = a.portfolio + (at * 2 + 1) * P;
+        FX_FOR(j, a.F) {
+            state[j] = s[j];
+            next_state[j] = next[j];
+        }
+        FX_FOR(j, a.P) {
+            state[a.F + j] = p[j];
+            next_state[a.F + j] = next_p[j];
+        }
+    }
+    FX_FOR(j, a.Sp - a.S) state[a.S + j] = next_state[a.S + j] = 0.0f;
+
+    FX_FOR(one, 1) {
+        const float drawn = (float)value;
+        a.batch_action[k] = window[0].action;
+        a.batch_return[k] = ret;
+        a.batch_discount[k] = discount;
+        a.batch_index[k] = i;
+        a.batch_priority[k] = drawn;
+        fx::lower(&a.step->min_priority, (uint32_t)__float_as_int(drawn));
+    }
+}
