@@ -64,60 +64,74 @@ FX_DEVICE double bias_tile(const linear_backward_args &a, float *db, int begin, 
     return store_tile(db + c, a.Np, acc);
 }
 
-FX_DEVICE void weight_block(const linear_backward_args &a, int split, int block) {
-    using namespace fx;
-    __shared__ double squares[DW_TILES];
-    int chunk = ceil_div(a.R, a.splits);
-    int begin = min(split * chunk, a.R), end = min(begin + chunk, a.R);
-    int across = ceil_div(a.Np, LINEAR_BLOCK_COLS);
-    int k0 = block / across * LINEAR_BLOCK_ROWS, c0 = block % across * LINEAR_BLOCK_COLS;
-    int col_tiles = min(LINEAR_BLOCK_COLS, a.Np - c0) / TILE_WIDTH;
-    bool is_bias = k0 >= a.Kp;
-    int tiles = col_tiles * (is_bias ? 1 : LINEAR_BLOCK_ROWS / TILE_ROWS);
-    float *dw = a.dw + split * a.split_stride, *db = a.db + split * a.split_stride;
-    FX_FOR(t, tiles) {
-        int k = k0 + t / col_tiles * TILE_ROWS, c = c0 + t % col_tiles * TILE_WIDTH;
-        squares[t] = is_bias ? bias_tile(a, db, begin, end, c) : weight_tile(a, dw, begin, end, k, c);
-    }
-    if (!a.norm_part) return;
-    __syncthreads();
-    double s = block_sum_f64(tiles, [&](int t) { return squares[t]; });
-    FX_FOR(i, 1) a.norm_part[block] = s;
-}
+// What a weight block owns: rows from k (a.Kp: the bias instead), columns from c, batch rows [begin, end).
+struct weight_region {
+    int k, c, begin, end, col_tiles, tiles;
+    float *dw, *db;
 
-FX_DEVICE void input_block(const linear_backward_args &a, int block) {
-    using namespace fx;
-    __shared__ float part[DOT_PARTS * DX_STRIDE];
-    int across = a.Kp / LINEAR_DX_COLS;
-    int r0 = block / across * LINEAR_DX_ROWS, k0 = block % across * LINEAR_DX_COLS;
-    int rows = min(LINEAR_DX_ROWS, a.R - r0);
-    constexpr int COL_TILES = LINEAR_DX_COLS / DOT_COLS;
-    FX_FOR(item, ceil_div(rows, DOT_ROWS) * COL_TILES * DOT_PARTS) {
-        int p = item % DOT_PARTS, t = item / DOT_PARTS;
-        int r = t / COL_TILES * DOT_ROWS, k = t % COL_TILES * DOT_COLS;
-        float *out = part + p * DX_STRIDE + r * LINEAR_DX_COLS + k;
-        const float *dy = a.dy + (size_t)(r0 + r) * a.Np, *w = a.w + (size_t)(k0 + k) * a.Np;
-        if (r + DOT_ROWS <= rows)
+    FX_DEVICE weight_region(const linear_backward_args &a, int split, int block) {
+        int chunk = fx::ceil_div(a.R, a.splits), across = fx::ceil_div(a.Np, LINEAR_BLOCK_COLS);
+        begin = min(split * chunk, a.R), end = min(begin + chunk, a.R);
+        k = block / across * LINEAR_BLOCK_ROWS, c = block % across * LINEAR_BLOCK_COLS;
+        col_tiles = min(LINEAR_BLOCK_COLS, a.Np - c) / fx::TILE_WIDTH;
+        tiles = col_tiles * (k < a.Kp ? LINEAR_BLOCK_ROWS / fx::TILE_ROWS : 1);
+        dw = a.dw + split * a.split_stride, db = a.db + split * a.split_stride;
+    }
+    FX_DEVICE double tile(const linear_backward_args &a, int t) const {
+        int column = c + t % col_tiles * fx::TILE_WIDTH;
+        if (k >= a.Kp) return bias_tile(a, db, begin, end, column);
+        return weight_tile(a, dw, begin, end, k + t / col_tiles * fx::TILE_ROWS, column);
+    }
+};
+
+// What an input block owns: `rows` rows of dX from r, LINEAR_DX_COLS columns from k.
+struct input_region {
+    static constexpr int COL_TILES = LINEAR_DX_COLS / fx::DOT_COLS;
+    int r, k, rows, items;
+
+    FX_DEVICE input_region(const linear_backward_args &a, int block) {
+        int across = a.Kp / LINEAR_DX_COLS;
+        r = block / across * LINEAR_DX_ROWS, k = block % across * LINEAR_DX_COLS;
+        rows = min(LINEAR_DX_ROWS, a.R - r);
+        items = fx::ceil_div(rows, fx::DOT_ROWS) * COL_TILES * fx::DOT_PARTS;
+    }
+    FX_DEVICE void item(const linear_backward_args &a, int i, float *part) const {
+        using namespace fx;
+        int p = i % DOT_PARTS, t = i / DOT_PARTS;
+        int row = t / COL_TILES * DOT_ROWS, col = t % COL_TILES * DOT_COLS;
+        float *out = part + p * DX_STRIDE + row * LINEAR_DX_COLS + col;
+        const float *dy = a.dy + (size_t)(r + row) * a.Np, *w = a.w + (size_t)(k + col) * a.Np;
+        if (row + DOT_ROWS <= rows)
             dots<DOT_ROWS, DOT_COLS>(out, LINEAR_DX_COLS, p, a.Np, dy, a.Np, w, a.Np);
         else
-            for (; r < rows; ++r, dy += a.Np, out += LINEAR_DX_COLS)
+            for (; row < rows; ++row, dy += a.Np, out += LINEAR_DX_COLS)
                 dots<1, DOT_COLS>(out, LINEAR_DX_COLS, p, a.Np, dy, a.Np, w, a.Np);
     }
-    __syncthreads();
-    FX_FOR(o, rows * LINEAR_DX_COLS) {
-        float s = part[o];
-        for (int p = 1; p < DOT_PARTS; ++p) s += part[p * DX_STRIDE + o];
-        size_t at = (size_t)(r0 + o / LINEAR_DX_COLS) * a.Kp + k0 + o % LINEAR_DX_COLS;
-        a.dx[at] = a.x[at] <= 0.0f ? 0.0f : s;  // NaN activations let the gradient through
-    }
-}
+};
 
 }  // namespace
 
 FX_KERNEL_ANYBLOCK(linear_backward) {
+    using namespace fx;
     int block = (int)blockIdx.x, weight_blocks = a.splits * a.dw_blocks;
-    if (block < weight_blocks)
-        weight_block(a, block / a.dw_blocks, block % a.dw_blocks);
-    else
-        input_block(a, block - weight_blocks);
+    if (block < weight_blocks) {
+        __shared__ double squares[DW_TILES];
+        weight_region region(a, block / a.dw_blocks, block % a.dw_blocks);
+        FX_FOR(t, region.tiles) squares[t] = region.tile(a, t);
+        if (!a.norm_part) return;
+        __syncthreads();
+        double s = block_sum_f64(region.tiles, [&](int t) { return squares[t]; });
+        FX_FOR(i, 1) a.norm_part[block] = s;
+    } else {
+        __shared__ float part[DOT_PARTS * DX_STRIDE];
+        input_region region(a, block - weight_blocks);
+        FX_FOR(i, region.items) region.item(a, i, part);
+        __syncthreads();
+        FX_FOR(o, region.rows * LINEAR_DX_COLS) {
+            float s = part[o];
+            for (int p = 1; p < DOT_PARTS; ++p) s += part[p * DX_STRIDE + o];
+            size_t at = (size_t)(region.r + o / LINEAR_DX_COLS) * a.Kp + region.k + o % LINEAR_DX_COLS;
+            a.dx[at] = a.x[at] <= 0.0f ? 0.0f : s;  // a NaN activation lets the gradient through
+        }
+    }
 }
