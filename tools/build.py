@@ -193,12 +193,17 @@ def build(
         "FOXHUNT_HOST_BASELINE": "ON" if baseline else "OFF",
         "FOXHUNT_SANITIZE": sanitize,
     }
+    failure: BuildError | None = None
     with _locked(build_dir):
-        settings["FOXHUNT_LAYOUT_CHECK"] = str(_write_layout_check(build_dir))
+        try:
+            settings["FOXHUNT_LAYOUT_CHECK"] = str(_write_layout_check(build_dir))
+        except BuildError as error:
+            if not keep_going:
+                raise
+            failure = error
         _configure(build_dir, settings)
         ninja = [_tool("ninja"), "-C", str(build_dir), *(["-k", "0"] if keep_going else [])]
         ninja += ["-j", str(jobs)] if jobs else []
-        failure: BuildError | None = None
         try:
             _run([*ninja, "--quiet"], "the build")
         except BuildError as error:
