@@ -2,8 +2,8 @@
 
     action = ((direction * 4 + size) * 3 + order) * 3 + urgency
 
-Direction and size name the position wanted after the bar (`docs/environment.md`); order type and urgency say how the difference
-is traded. The same numbers stand in `cuda_src/abi/market.h`.
+Direction and size name the position wanted after the bar (`docs/environment.md`); order type and urgency say how the
+difference is traded. The same numbers stand in `cuda_src/abi/market.h`.
 """
 
 from __future__ import annotations
