@@ -28,7 +28,7 @@ class ModulePool:
         foxhunt_rt.kernels.ArgumentError
             The driver's size of the argument struct differs from the header's.
         """
-        image = kernels.find_image(kernel, self.architecture)
+        image = kernels.images.find(kernel, self.architecture)
         key = (user, image.stem)
         with self.context.current():
             if key not in self._modules:

@@ -1,0 +1,104 @@
+"""What happens at the edges of a process: exit, fork, a dead context, the wrong driver. Each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from foxhunt_rt.driver import DriverError, FoxhuntError, OutOfMemory
+
+
+def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    prelude = "import numpy as np, foxhunt_rt as fx, os\n"
+    return subprocess.run([sys.executable, "-c", prelude + code], env={**os.environ, **env}, text=True,
+                          capture_output=True, timeout=60)  # fmt: skip
+
+
+def own_lines(text: str) -> list[str]:
+    """stderr without the line that names the driver in use."""
+    return [line for line in text.splitlines() if not line.startswith("foxhunt-rt: using")]
+
+
+def test_exit_with_live_objects_is_quiet():
+    done = run("rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x'); m = rt.mapped(4, np.float32, 'm')\n"
+               "p = rt.plan()\n"
+               "with p.child('a', reads=[], writes=[x]) as c: c.memset(x, 1)\n"
+               "s = p.build(); s.launch(); print('launched')")  # fmt: skip
+    assert (done.returncode, done.stdout, own_lines(done.stderr)) == (0, "launched\n", [])
+
+
+def test_exit_after_an_exception_in_a_capture_is_quiet():
+    done = run("from foxhunt_rt.driver import capture\n"
+               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x')\n"
+               "try:\n"
+               "    with capture(rt.stream): raise ValueError('in the middle')\n"
+               "except ValueError: pass\n"
+               "x.fill(3); print(x.to_numpy())")  # fmt: skip
+    assert (done.returncode, done.stdout, own_lines(done.stderr)) == (0, "[3. 3. 3. 3.]\n", [])
+
+
+def test_use_after_fork_is_a_clear_error():
+    done = run("from foxhunt_rt.driver import LifetimeError\n"
+               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x')\n"
+               "pid = os.fork()\n"
+               "if pid == 0:\n"
+               "    try: x.to_numpy()\n"
+               "    except LifetimeError as e: print('child:', e, flush=True)\n"
+               "    os._exit(0)\n"
+               "os.waitpid(pid, 0); print('parent:', x.to_numpy()[0])")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "child: this CUDA context belongs to the parent process" in done.stdout and "parent: 0.0" in done.stdout
+
+
+def test_a_dead_context_reports_its_first_cause_and_the_process_lives():
+    done = run("from foxhunt_rt.driver import DriverError, ContextDead\n"
+               "from foxhunt_rt import kernels\n"
+               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x')\n"
+               "class Wild:\n"
+               "    ptr = 1 << 46; nbytes = 1 << 20; dtype = np.dtype(np.float32); label = 'wild'; alive = True\n"
+               "try:\n"
+               "    rt.ungraphed('t').launch('add_scalar', (1,), (32,), dict(x=Wild(), value=1.0, n=32))\n"
+               "    rt.synchronize()\n"
+               "except DriverError as e: print(type(e).__name__, e.sticky)\n"
+               "try: x.to_numpy()\n"
+               "except ContextDead as e: print('later:', e.call)\n"
+               "print('alive')")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "DriverError True", done.stdout + done.stderr
+    assert done.stdout.splitlines()[1].startswith("later: cu") and done.stdout.endswith("alive\n")
+    assert own_lines(done.stderr) == []
+
+
+@pytest.mark.parametrize(("value", "text"), [("metal", "use auto, cuda or hostsim")])
+def test_an_unknown_driver_is_refused(value, text):
+    done = run("fx.Runtime()", FOXHUNT_DRIVER=value)
+    assert done.returncode == 1 and text in done.stderr
+
+
+def test_import_initializes_nothing():
+    done = run("import foxhunt_rt.graph, sys; print('cuda.bindings.driver' in sys.modules, 'pynvml' in sys.modules)")
+    assert done.stdout == "False False\n" and done.stderr == ""
+
+
+def test_the_current_context_is_put_back():
+    done = run("from foxhunt_rt.driver import load\n"
+               "cu = load(); before = int(cu.cuCtxGetCurrent()[1])\n"
+               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x'); x.fill(1); x.to_numpy(); rt.memory = rt.context.memory_info()\n"
+               "print(before, int(cu.cuCtxGetCurrent()[1]))")  # fmt: skip
+    assert done.stdout == "0 0\n", done.stderr
+
+
+def test_errors_are_picklable():
+    error = DriverError(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access", "cuStreamSynchronize").at(child="adam")
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and again.where == {"child": "adam"} and again.sticky
+    assert isinstance(OutOfMemory(2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory", "cuMemAlloc"), FoxhuntError)
+
+
+def test_a_device_that_is_not_there():
+    done = run("fx.Runtime(device=99)")
+    assert done.returncode == 1 and "device 99 does not exist: this machine has" in done.stderr
