@@ -1,7 +1,7 @@
 /* Prioritized replay on the device: cuda_src/replay/. Two modes share the kernels; the pointers of the other mode are null.
  *
  *   vector   state f32[capacity*S], and final_state f32[finals*S] for the last observation of an episode
- *   market   features f32[bars*F], portfolio f32[capacity*2*P] (s, s'): a state is concat(features[row], portfolio), S = F + P
+ *   market   features f32[bars*table], portfolio f32[capacity*2*P] (s, s'): a state is concat(features[row], portfolio), S = F + P
  *
  * The sums over priorities form a tree of fan-out 256: priority f32, padded with zeros to whole blocks; block_sum f64, one a
  * block of 256 priorities; super_sum f64[256], one per 256 of those, null up to 65,536 rows, where block_sum is f64[256]. */
@@ -17,7 +17,7 @@ typedef struct {
     const replay_row *rows;     //@ in replay_row[capacity]
     const float *state;         //@ in f32[capacity*S] optional           vector mode
     const float *final_state;   //@ in f32[finals*S] optional             vector mode
-    const float *features;      //@ in f32[bars*F] optional               market mode
+    const float *features;      //@ in f32[bars*table] optional           market mode
     const float *portfolio;     //@ in f32[capacity*2*P] optional         market mode
     step_block *step;           //@ inout step_block[1]                   min_priority: integer minimum
     float *batch_state;         //@ out f32[B*Sp]      (B, Sp)            pads zero
@@ -34,9 +34,11 @@ typedef struct {
     int32_t bars;               //@ rows of the feature table
     int32_t S;                  //@ state width
     int32_t Sp;                 //@ padded state width
-    int32_t F;                  //@ features of a state
+    int32_t F;                  //@ features of a state: the first F columns of the table
     int32_t P;                  //@ portfolio values of a state
+    int32_t table;              //@ floats in a row of the table, >= F
     int32_t n_step;             //@ 1 .. MAX_N_STEP
+    uint32_t pad0_;             //@ pad
 } per_sample_args;
 
 /* P = (|delta| + eps)^alpha for the drawn rows, and the sums of their blocks. Grid (B,), block (32,). */

@@ -83,8 +83,9 @@ FX_KERNEL_ANYBLOCK(per_sample) {
             next_state[j] = next[j];
         }
     } else {
-        const int64_t F = a.F, P = a.P;
-        const float *s = a.features + window[0].feature_row * F, *next = a.features + window[last].next_feature_row * F;
+        const int64_t table = a.table, P = a.P;
+        const float *s = a.features + window[0].feature_row * table;
+        const float *next = a.features + window[last].next_feature_row * table;
         const float *p = a.portfolio + i * 2 * P, *next_p = a.portfolio + (at * 2 + 1) * P;
         FX_FOR(j, a.F) {
             state[j] = s[j];

@@ -1,0 +1,10 @@
+"""Device-resident prioritized replay. Reusable alone: it knows the runtime, and nothing of what learns from it."""
+
+from foxhunt_rt.replay.actions import ActionError, decode_actions, encode_actions
+from foxhunt_rt.replay.batch import Batch, padded_state_dim
+from foxhunt_rt.replay.errors import ReplayError
+from foxhunt_rt.replay.ring import Replay, ReplayState
+from foxhunt_rt.replay.staging import Staging
+
+__all__ = ["ActionError", "Batch", "Replay", "ReplayError", "ReplayState", "Staging", "decode_actions",
+           "encode_actions", "padded_state_dim"]  # fmt: skip
