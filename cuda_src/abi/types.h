@@ -195,19 +195,13 @@ typedef struct {
     uint32_t atom_use;
 } alarm_block;
 
-/* What adam leaves for the record. */
+/* What adam found out about the gradient of this step. */
 typedef struct {
-    float grad_norm;  /* global norm before the clip; non-finite when the gradient is */
-    float clip;       /* factor on the gradient: min(1, max_grad_norm / grad_norm); 0 when the update was skipped */
-    uint32_t skipped; /* updates ever skipped because the norm was not finite */
+    float grad_norm;   /* global norm before the clip; non-finite when the gradient is */
+    float clip;        /* factor applied to the gradient, <= 1 */
+    uint32_t skipped;  /* updates ever skipped because the norm was not finite */
     uint32_t pad0_;
 } optim_stats;
-
-/* Scale factors of the gradient budget as ddqn used them. */
-typedef struct {
-    float ce_scale;
-    float mse_scale;
-} budget_block;
 
 /* One step, as the host sees it: an entry of a mapped ring. Writer: sequence = 0, fence, payload, fence, sequence =
  * step + 1. Reader: sequence, payload, sequence again. Means are over the batch and the branches, unit weights unless

@@ -1,0 +1,47 @@
+/* The first and the last node of the step, and the kernel that applies what the host changes: cuda_src/guard. */
+
+typedef struct {
+    const control_block *control; //@ in control_block[1]
+    train_state *state;           //@ inout train_state[1]   advanced by one step
+    step_block *step;             //@ out step_block[1]
+    int32_t N;                    //@ atoms of the return support
+    uint32_t pad0_;               //@ pad
+} counters_args;
+
+/* A new control_block, passed by value as 64-bit words (so that it takes effect in stream order). */
+#define CONTROL_WORDS 16
+typedef struct {
+    uint64_t *control; //@ out u64[16]
+    uint64_t w0;       //@ word 0 of the block
+    uint64_t w1;       //@ ...
+    uint64_t w2;       //@
+    uint64_t w3;       //@
+    uint64_t w4;       //@
+    uint64_t w5;       //@
+    uint64_t w6;       //@
+    uint64_t w7;       //@
+    uint64_t w8;       //@
+    uint64_t w9;       //@
+    uint64_t w10;      //@
+    uint64_t w11;      //@
+    uint64_t w12;      //@
+    uint64_t w13;      //@
+    uint64_t w14;      //@
+    uint64_t w15;      //@
+} apply_control_args;
+
+typedef struct {
+    const float *rows;          //@ in f32[R*W]              (R, W) statistics of the rows, or of chunks of them
+    const step_block *step;     //@ in step_block[1]
+    const optim_stats *optim;   //@ in optim_stats[1]
+    const replay_state *replay; //@ in replay_state[1]
+    const guard_block *guard;   //@ in guard_block[1]
+    alarm_block *alarms;        //@ inout alarm_block[1]
+    step_record *records;       //@ out step_record[capacity]   mapped ring
+    int32_t R;                  //@ rows of statistics
+    int32_t W;                  //@ STATS + N
+    int32_t N;                  //@ atoms
+    int32_t B;                  //@ rows of the batch
+    int32_t segments;           //@ the rows are added up in so many segments at once
+    int32_t capacity;           //@ records of the ring
+} publish_args;

@@ -1,0 +1,93 @@
+// A warp a row, for FX_KERNEL_ANYBLOCK kernels (see kernel.h): many short reductions at once, without a barrier each.
+//
+//     FX_ROWS(r, rows) {                              // on a GPU each warp takes every (blockDim / 32)-th row
+//         float top = fx::lane_max(n, [&](int i) { return x[r * n + i]; });
+//         FX_LANES(i, n) y[r * n + i] = x[r * n + i] - top;
+//     }
+//     __syncthreads();                                // before another warp may read y
+//
+// On the host the one thread takes every row and the loops over the lanes become vector code. The order of the additions
+// depends on n alone. Maxima and minima keep NaN.
+#pragma once
+#include "lib/kernel.h"
+#include "lib/reduce.h"
+
+#ifdef FX_GPU
+#define FX_ROWS(r, n) for (int r = (int)threadIdx.x >> 5; r < (int)(n); r += (int)blockDim.x >> 5)
+#define FX_LANES(i, n) for (int i = (int)threadIdx.x & 31; i < (int)(n); i += 32)
+#define FX_LANE_0 if ((threadIdx.x & 31) == 0)
+#else
+#define FX_ROWS(r, n) for (int r = 0; r < (int)(n); ++r)
+#define FX_LANES(i, n) for (int i = 0; i < (int)(n); ++i)
+#define FX_LANE_0
+#endif
+
+namespace fx {
+
+#ifdef FX_GPU
+constexpr int TILE = 1;  // adjacent elements that one thread owns in a tiled loop
+#else
+constexpr int TILE = 8;  // one vector register
+#endif
+
+template <class T, class Op, class F>
+FX_DEVICE T lane_reduce(int n, T identity, Op op, F f) {
+#ifdef FX_GPU
+    T v = identity;
+    FX_LANES(i, n) v = op(v, f(i));
+    return warp_combine(v, op);
+#else
+    return block_reduce(n, identity, op, f);
+#endif
+}
+
+template <class F>
+FX_DEVICE float lane_sum(int n, F f) { return lane_reduce(n, 0.0f, op_sum(), f); }
+template <class F>
+FX_DEVICE float lane_max(int n, F f) { return lane_reduce(n, -INFINITY, op_max(), f); }
+template <class F>
+FX_DEVICE indexed lane_argmax(int n, F f) {
+    return lane_reduce(n, indexed{-INFINITY, 0x7fffffff}, op_argmax(), [&](int i) { return indexed{f(i), i}; });
+}
+
+// Softmax of the row x(i), i < n, in two passes (largest value, then sums): sum = sum_i exp(x_i - top), and the
+// expectation of value(i) under it. A NaN anywhere makes both NaN.
+struct softmax_row {
+    float top, sum, expectation;
+};
+template <class X, class V>
+FX_DEVICE softmax_row lane_softmax(int n, X x, V value) {
+#ifdef FX_GPU
+    float top = lane_max(n, x), sum = 0.0f, weighted = 0.0f;
+    FX_LANES(i, n) {
+        float e = expf(x(i) - top);
+        sum += e;
+        weighted += e * value(i);
+    }
+#pragma unroll
+    for (int lane = 16; lane > 0; lane >>= 1) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+        weighted += __shfl_xor_sync(0xffffffffu, weighted, lane);
+    }
+    return {top, sum, weighted / sum};
+#else
+    float top = lane_max(n, x), s[8] = {}, w[8] = {};
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; ++j) {
+            float e = expf(x(i + j) - top);
+            s[j] += e;
+            w[j] += e * value(i + j);
+        }
+    for (int j = 0; i + j < n; ++j) {
+        float e = expf(x(i + j) - top);
+        s[j] += e;
+        w[j] += e * value(i + j);
+    }
+    float sum = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    float weighted = ((w[0] + w[4]) + (w[2] + w[6])) + ((w[1] + w[5]) + (w[3] + w[7]));
+    return {top, sum, weighted / sum};
+#endif
+}
+
+}  // namespace fx

@@ -1,0 +1,24 @@
+// The gradient budget and the head-output gradient: dlogits = s_ce g_ce + s_mse g_mse, carried from the taken actions'
+// logits to the value and advantage outputs. Each part's norm is bounded after the blend weights (known failure K11: a
+// budget applied without regard to the blend).
+//
+// Launch: grid (B,), any block. Every block adds up the R squared norms itself: cheaper than one more node.
+#include "lib/kernel.h"
+
+#include "abi/types.h"
+
+#include "abi/loss.h"
+#include "loss/head_gradient.h"
+
+FX_KERNEL_ANYBLOCK(budget_blend) {
+    const int row = (int)blockIdx.x, K = a.K, N = a.N;
+    fx::budget_scales s = {1.0f, 1.0f};
+    if (a.step->grad_budget > 0.0f) {
+        float ce2 = fx::block_sum(a.R, [&](int r) { return a.rows[(int64_t)r * a.W + STAT_CE_NORM2]; });
+        float mse2 = fx::block_sum(a.R, [&](int r) { return a.rows[(int64_t)r * a.W + STAT_MSE_NORM2]; });
+        s = fx::gradient_budget(a.step->grad_budget, ce2, mse2);
+    }
+    const float *ce = a.ce_grad + (int64_t)row * K * N, *mse = a.mse_grad + (int64_t)row * K * N;
+    fx::write_head_gradient(a.dlogits + (int64_t)row * a.Np, K, a.S, N, a.Np, a.branch_sizes, a.action[row],
+                            [&](int b, int j) { return s.ce * ce[b * N + j] + s.mse * mse[b * N + j]; });
+}
