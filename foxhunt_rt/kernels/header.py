@@ -146,7 +146,7 @@ def _declare(ffi: cffi.FFI, file: str, text: str) -> None:
         ffi.cdef(source)
     except Exception as error:  # cffi raises CDefError, pycparser its own, both with text of several lines
         message = str(error).splitlines()[0]
-        where = re.search(r":(\d+):", message)
+        where = re.search(r":(\d+):", str(error))
         place = f"{file}:{where[1]}" if where else file
         raise HeaderError(f"{place}: cffi cannot read this: {message}") from None
 
