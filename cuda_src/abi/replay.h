@@ -67,8 +67,7 @@ typedef struct {
     const replay_state *ring;      //@ in replay_state[1]
     const int32_t *action;         //@ in i32[E]
     const float *reward;           //@ in f32[E]
-    const int32_t *ended;          //@ in i32[E]                        ENDED_TERMINATED, ENDED_TRUNCATED
-    const int32_t *valid;          //@ in i32[E] optional               0: this environment has no transition this time
+    const int32_t *ended;          //@ in i32[E]                        ENDED_* bits
     const float *state;            //@ in f32[E*S] optional             vector mode
     const float *next_state;       //@ in f32[E*S] optional             vector mode, read where ended
     const int32_t *feature_row;    //@ in i32[E] optional               market mode
@@ -109,7 +108,6 @@ typedef struct {
 /* The upper sums, then size and position: the end of an insert. Grid (ceil(blocks / 256),), block (32,). */
 typedef struct {
     const int32_t *ended;          //@ in i32[E] optional               vector mode: counts the final observations
-    const int32_t *valid;          //@ in i32[E] optional
     const double *block_sum;       //@ in f64[(blocks+255)/256*256]
     double *super_sum;             //@ inout f64[256] optional
     replay_state *ring;            //@ inout replay_state[1]

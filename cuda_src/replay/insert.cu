@@ -23,6 +23,10 @@ FX_DEVICE int64_t oldest_held(const replay_state &ring, int E, int capacity) {
     return oldest > 0 ? oldest : 0;
 }
 
+FX_DEVICE bool has_final(int ended) {
+    return !(ended & ENDED_ABSENT) && (ended & (ENDED_TERMINATED | ENDED_TRUNCATED));
+}
+
 }  // namespace fx
 
 // Launch: grid (E,), block (32,).
@@ -31,17 +35,17 @@ FX_KERNEL_ANYBLOCK(replay_insert) {
     const replay_state ring = *a.ring;
     const int64_t number = (int64_t)ring.inserted + e, oldest = fx::oldest_held(ring, a.E, a.capacity);
     const int row = fx::ring_forward((int)ring.position, e, a.capacity);
-    const bool present = !a.valid || a.valid[e] != 0;
-    const int ended = present ? a.ended[e] & (ENDED_TERMINATED | ENDED_TRUNCATED) : ENDED_ABSENT;
+    const int ended = a.ended[e];
+    const bool present = !(ended & ENDED_ABSENT);
     int slot = 0;
     int64_t evicted = -1;
 
     if (a.state) {
         const int64_t S = a.S;
         FX_FOR(j, a.S) a.stored_state[row * S + j] = a.state[e * S + j];
-        if (present && ended) {
+        if (fx::has_final(ended)) {
             const int before = fx::block_reduce(e, 0, fx::op_sum(), [&](int i) {
-                return (!a.valid || a.valid[i]) && (a.ended[i] & (ENDED_TERMINATED | ENDED_TRUNCATED)) ? 1 : 0;
+                return fx::has_final(a.ended[i]) ? 1 : 0;
             });
             const int64_t final_number = (int64_t)ring.finals + before;
             slot = (int)(final_number % a.finals);
@@ -86,7 +90,7 @@ FX_KERNEL_ANYBLOCK(replay_insert) {
                 a.priority[at] = 0.0f;
             }
         }
-        if (a.state && present && ended) a.final_owner[slot] = number;
+        if (a.state && fx::has_final(ended)) a.final_owner[slot] = number;
     }
 }
 
@@ -125,7 +129,7 @@ FX_KERNEL_ANYBLOCK(replay_advance) {
     int finals = 0;
     if (a.ended) {
         finals = fx::block_reduce(a.E, 0, fx::op_sum(), [&](int i) {
-            return (!a.valid || a.valid[i]) && (a.ended[i] & (ENDED_TERMINATED | ENDED_TRUNCATED)) ? 1 : 0;
+            return fx::has_final(a.ended[i]) ? 1 : 0;
         });
     }
     FX_FOR(one, 1) {

@@ -261,7 +261,7 @@ class Replay:
         Parameters
         ----------
         child : Child
-            Declares ``staging.inputs`` as reads and `insert_writes` as writes; takes several inserts.
+            Declares ``staging.buffers`` as reads and `insert_writes` as writes; takes several inserts.
         staging : Staging
             Filled by earlier launches.
 
@@ -300,10 +300,10 @@ class Replay:
         self._check_stride(e)
         ended = (np.asarray(terminated, bool) * abi.constant("ENDED_TERMINATED")
                  + np.asarray(truncated, bool) * abi.constant("ENDED_TRUNCATED"))  # fmt: skip
-        values: dict[str, Any] = {"action": action, "reward": reward, "ended": ended, "valid": np.ones(e, np.int32), **states}
+        values: dict[str, Any] = {"action": action, "reward": reward, "ended": ended, **states}
         words = np.empty(staging.words.shape, np.int32)
         at = 0
-        for name in ("action", "reward", "ended", "valid", "state", "next_state", "feature_row", "next_feature_row",
+        for name in ("action", "reward", "ended", "state", "next_state", "feature_row", "next_feature_row",
                      "portfolio", "next_portfolio"):  # fmt: skip
             buffer: DeviceBuffer | None = getattr(staging, name)
             if buffer is None:
@@ -347,7 +347,7 @@ class Replay:
         common = {"E": e, "capacity": self.capacity, "blocks": self.blocks}
         launcher.launch("replay_insert", (e,), _BLOCK, {
             **common, "ring": self.ring, "action": staging.action, "reward": staging.reward, "ended": staging.ended,
-            "valid": staging.valid, "state": staging.state, "next_state": staging.next_state,
+            "state": staging.state, "next_state": staging.next_state,
             "feature_row": staging.feature_row, "next_feature_row": staging.next_feature_row,
             "portfolio": staging.portfolio, "next_portfolio": staging.next_portfolio, "rows": self.rows,
             "priority": self.priority, "stored_state": self.state, "final_state": self.final_state,
@@ -360,7 +360,7 @@ class Replay:
             **common, "ring": self.ring, "priority": self.priority, "evicted": staging.evicted,
             "block_sum": self.block_sum, "recent": recent, "n_step": self.n_step, "lag": self.lag})  # fmt: skip
         launcher.launch("replay_advance", (-(-self.blocks // fanout),), _BLOCK, {
-            **common, "ended": staging.ended if vector else None, "valid": staging.valid, "block_sum": self.block_sum,
+            **common, "ended": staging.ended if vector else None, "block_sum": self.block_sum,
             "super_sum": self.super_sum, "ring": self.ring})  # fmt: skip
 
     def note_inserted(self, staging: Staging, inserts: int = 1) -> None:

@@ -29,9 +29,7 @@ class Staging:
     reward : DeviceBuffer, float32 (E,)
         Raw, of one step.
     ended : DeviceBuffer, int32 (E,)
-        ENDED_TERMINATED, ENDED_TRUNCATED or 0.
-    valid : DeviceBuffer, int32 (E,)
-        0 where an environment has no transition this time: its row is never drawn.
+        ENDED_* bits. ENDED_ABSENT: the environment has no transition this time, its row is never drawn.
     state, next_state : DeviceBuffer, float32 (E, S), or None
         Vector mode. `next_state` is read where `ended`.
     feature_row, next_feature_row : DeviceBuffer, int32 (E,), or None
@@ -47,7 +45,6 @@ class Staging:
     action: DeviceBuffer
     reward: DeviceBuffer
     ended: DeviceBuffer
-    valid: DeviceBuffer
     state: DeviceBuffer | None = None
     next_state: DeviceBuffer | None = None
     feature_row: DeviceBuffer | None = None
@@ -61,7 +58,7 @@ class Staging:
         """Device memory for E = `environments` transitions; `portfolio_dim` None means vector mode."""
         e, f32, i32 = environments, np.float32, np.int32
         parts: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-            "action": ((e,), i32), "reward": ((e,), f32), "ended": ((e,), i32), "valid": ((e,), i32)}  # fmt: skip
+            "action": ((e,), i32), "reward": ((e,), f32), "ended": ((e,), i32)}  # fmt: skip
         if portfolio_dim is None:
             parts |= {"state": ((e, state_dim), f32), "next_state": ((e, state_dim), f32)}
         else:
@@ -75,12 +72,11 @@ class Staging:
             view = words[at:end].view(shape, dtype)
             view.label = f"replay.staging.{name}"
             buffers[name], at = view, end
-        buffers["valid"].fill(1)
         if portfolio_dim is None:
             buffers["evicted"] = runtime.zeros(e, np.int64, "replay.evicted")
         return cls(environments=e, words=words, **buffers)
 
     @property
-    def inputs(self) -> tuple[DeviceBuffer, ...]:
-        """What a collector writes and `Replay.record_insert` reads."""
+    def buffers(self) -> tuple[DeviceBuffer, ...]:
+        """What a collector writes and `Replay.record_insert` reads, for a child's declaration."""
         return (self.words,)
