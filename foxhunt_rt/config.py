@@ -1,7 +1,7 @@
 """The configuration: one tree of frozen dataclasses, and the only place in the package that holds a default.
 
-Programs, children and kernels take their numbers from here and have none of their own (known failure K20: a default of 64
-quantiles in one program overrode the configuration's 32). Every value is checked where it is made, so a `Config` that
+Programs, children and kernels take their numbers from here and have none of their own (known failure K20: a default of
+64 quantiles in one program overrode the configuration's 32). Every value is checked where it is made, so a `Config` that
 exists is valid; a wrong one raises `ConfigError`, one line that names the key and ends with the mend.
 
     Config.profile("smoke")                              a named starting point
@@ -51,7 +51,7 @@ def option(
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """A field with its description and range: `low <= x <= high` closed, `above < x < below` open; tuples by element."""
+    """A field with its description and range: `low <= x <= high`, `above < x < below`; of tuples, every element."""
     metadata = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
     if dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=type(default), metadata=metadata)
@@ -143,7 +143,7 @@ class ReplayConfig(_Section):
     """Prioritized replay on the device (Schaul 2016)."""
 
     section = "replay"
-    capacity: int = option(1 << 20, "rows the ring holds", low=1, high=1 << 24)
+    capacity: int = option(1 << 20, "rows the ring holds", low=256, high=1 << 24)
     batch: int = option(512, "rows drawn a step (B)", low=1, high=1 << 16)
     n_step: int = option(3, "length of the return window, in steps of one environment", low=1, high=64)
     alpha: float = option(0.6, "alpha_per: priority = (|delta| + eps)^alpha", low=0.0, high=1.0)
@@ -154,7 +154,7 @@ class ReplayConfig(_Section):
     def check(self) -> None:
         if self.batch > self.capacity:
             raise ConfigError(
-                f"replay.batch = {self.batch} exceeds replay.capacity = {self.capacity}; raise the capacity or lower the batch"
+                f"replay.batch = {self.batch} exceeds replay.capacity = {self.capacity}; raise the capacity"
             )
 
 
@@ -177,7 +177,7 @@ class LossConfig(_Section):
     def check(self) -> None:
         if not self.v_min < self.v_max:
             raise ConfigError(
-                f"loss.v_min = {self.v_min:g} is not below loss.v_max = {self.v_max:g}; give a support of positive width"
+                f"loss.v_min = {self.v_min:g} is not below loss.v_max = {self.v_max:g}; give a positive width"
             )
         if self.alpha_c51_start > self.alpha_c51_end:
             raise ConfigError("loss.alpha_c51_start is above loss.alpha_c51_end; the share only grows")
@@ -313,6 +313,17 @@ class TrainConfig(_Section):
     steps_per_epoch: int = option(2000, "training steps an epoch", low=1)
     epsilon_start: float = option(1.0, "epsilon_greedy at the first step of a fold", low=0.0, high=1.0)
     epsilon_end: float = option(0.05, "epsilon_greedy at the end of the schedule", low=0.0, high=1.0)
+    collect_steps: int = option(16, "steps of every environment in one launch of collection", low=1, high=1024)
+    support: str = option(
+        "returns",
+        "reward scale and support: from the returns of a random policy, or as loss.* gives them",
+        choices=("returns", "config"),
+    )
+    support_quantile: float = option(
+        0.999, "quantile of the normalized absolute returns that the support covers", above=0.0, high=1.0
+    )
+    support_margin: float = option(1.5, "factor on that quantile: room for a better policy than the random", above=0.0)
+    probe_rows: int = option(1024, "fixed rows on which the loss is compared before and after a fold", low=1)
 
 
 @dataclasses.dataclass(frozen=True)
