@@ -107,7 +107,7 @@ class ExecutionModel:
         """
         if config.reward not in ("net", "drawdown"):
             raise NotImplementedError(
-                f"market.reward = {config.reward!r} is not there yet: {_UNFINISHED[config.reward]}; choose net, drawdown"
+                f"market.reward = {config.reward!r} is not there: {_UNFINISHED[config.reward]}; choose net, drawdown"
             )
         passive, normal, aggressive = config.slippage_urgency
         return cls(

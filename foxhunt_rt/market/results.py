@@ -12,8 +12,8 @@ __all__ = ["ROUND_TRIP", "equity_curve", "round_trips"]
 ROUND_TRIP = np.dtype(
     [("entry", np.int64), ("exit", np.int64), ("contracts", np.int32), ("net", np.float64), ("fees", np.float64)]
 )
-"""entry, exit: bars of the first and last fill; contracts: signed, the largest position held; net: money, after half-spread,
-slippage and fees; fees: money."""
+"""entry, exit: bars of the first and last fill; contracts: signed, the largest position held; net: money, after
+half-spread, slippage and fees; fees: money."""
 
 
 def equity_curve(results: NDArray[Any]) -> NDArray[np.float64]:

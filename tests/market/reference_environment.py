@@ -14,8 +14,6 @@ import itertools
 import math
 from typing import Any
 
-import numpy as np
-
 DIRECTIONS = {"short": -1, "flat": 0, "long": 1}
 ACTIONS = list(
     itertools.product(("short", "flat", "long"), (0.25, 0.5, 0.75, 1.0), ("market", "limit", "stop"), (0, 1, 2))
@@ -55,10 +53,10 @@ class Row:
 
 
 class ReferenceEnvironment:
-    """Walks bars [start, end) of (n, 4) OHLC prices; `session` numbers the bars' sessions."""
+    """Walks bars [start, end) of a list of (open, high, low, close); `session` lists the bars' session numbers."""
 
-    def __init__(self, bars: Any, session: Any, costs: Costs, start: int, end: int, flatten: bool) -> None:
-        self.bars, self.session, self.costs = np.asarray(bars, np.float64), list(session), costs
+    def __init__(self, bars: list[Any], session: list[int], costs: Costs, start: int, end: int, flatten: bool) -> None:
+        self.bars, self.session, self.costs = bars, session, costs  # shared, not copied
         self.end, self.flatten, self.t = end, flatten, start
         self.done = False
         self._new_episode()
@@ -119,6 +117,7 @@ class ReferenceEnvironment:
             self.lots = [[total, (entry * position + price * contracts) / total]]
 
     def step(self, action: int) -> Row:
+        """One decision: an action by number."""
         assert not self.done
         c, t = self.costs, self.t
         direction, share, order, urgency = ACTIONS[action]
