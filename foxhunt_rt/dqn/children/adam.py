@@ -1,0 +1,81 @@
+"""adam: clip, AdamW and the Polyak target in one launch over the flat buffers (docs/step/adam.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from foxhunt_rt.dqn.layout import NetworkLayout
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child, Runtime, StepPlan
+from foxhunt_rt.kernels import abi
+
+_THREADS = 256
+
+
+@dataclass(frozen=True)
+class AdamInputs:
+    """What adam reads."""
+
+    grad: Buffer  # f32 (P,) gradient before the clip
+    norm_part: Buffer  # f64 (parts,) sums of squares
+    step: Buffer  # step_block[1]
+    guard: Buffer | None  # guard_block[1]; None: a non-finite norm is only counted
+
+
+@dataclass(frozen=True)
+class AdamBuffers:
+    """What adam updates."""
+
+    theta: Buffer  # f32 (P,) online parameters
+    target: Buffer  # f32 (P,) Polyak copy
+    m: Buffer  # f32 (P,) first moment
+    v: Buffer  # f32 (P,) second moment
+    stats: Buffer  # optim_stats[1]: norm, clip factor, updates skipped
+
+    @classmethod
+    def create(cls, rt: Runtime, layout: NetworkLayout) -> AdamBuffers:
+        """Allocates parameters, target, moments (all zero: see `load`) and statistics."""
+        theta, target, m, v = (rt.zeros(layout.size, np.float32, f"adam.{name}") for name in ("theta", "target", "m", "v"))
+        return cls(theta, target, m, v, rt.zeros(1, abi.dtype("optim_stats"), "adam.stats"))
+
+    def load(self, flat: npt.NDArray[np.float32]) -> None:
+        """Parameters and target from a packed array (P,), moments and statistics zero. Synchronizes; illegal in a capture."""
+        self.theta.copy_from(flat)  # type: ignore[attr-defined]
+        self.target.copy_from(flat)  # type: ignore[attr-defined]
+        for buffer in (self.m, self.v, self.stats):
+            buffer.fill(0)  # type: ignore[attr-defined]
+
+
+def reads(inputs: AdamInputs) -> list[Buffer]:
+    return [inputs.grad, inputs.norm_part, inputs.step]
+
+
+def writes(buffers: AdamBuffers) -> list[Buffer]:
+    return [buffers.theta, buffers.target, buffers.m, buffers.v, buffers.stats]
+
+
+def private(inputs: AdamInputs) -> list[Buffer]:
+    """The guard: claimed by an integer minimum, so it orders nothing."""
+    return [inputs.guard] if inputs.guard is not None else []
+
+
+def record(child: Child, layout: NetworkLayout, inputs: AdamInputs, buffers: AdamBuffers) -> None:
+    """One launch."""
+    per_block = 1024 if layout.size <= 1 << 18 else 4096
+    child.launch("adam_update", grid=(-(-layout.size // per_block),), block=(_THREADS,), args=dict(
+        theta=buffers.theta, target=buffers.target, m=buffers.m, v=buffers.v, grad=inputs.grad,
+        norm_part=inputs.norm_part, step=inputs.step, stats=buffers.stats, guard=inputs.guard,
+        n=layout.size, n_decay=layout.n_decay, parts=inputs.norm_part.size, per_block=per_block,
+    ))  # fmt: skip
+
+
+def add(plan: StepPlan, layout: NetworkLayout, inputs: AdamInputs, buffers: AdamBuffers) -> None:
+    """Appends the child to a plan."""
+    with plan.child("adam", reads=reads(inputs), writes=writes(buffers), private=private(inputs)) as child:
+        record(child, layout, inputs, buffers)
+
+
+__all__ = ["AdamBuffers", "AdamInputs", "add", "private", "reads", "record", "writes"]

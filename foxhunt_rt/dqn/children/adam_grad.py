@@ -1,0 +1,125 @@
+"""adam_grad: from dlogits to the flat gradient and the squares of its global norm (docs/step/adam_grad.md).
+
+One launch per layer, heads first: each makes the layer's dW, db and dX together, since all three need only its dY. A
+batch of 256 rows and more is split, so that the row sums spread over the device; one more launch then adds the splits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foxhunt_rt.dqn.layout import Layer, NetworkLayout
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child, Runtime, StepPlan
+from foxhunt_rt.kernels import abi
+
+_THREADS = 128
+_REDUCE_THREADS = 256
+_SPLIT_ROWS = 128  # rows of a split at least: one multiply-add chain of a thread (2 to 3 us on an H200, predicted)
+_MAX_SPLITS = 16
+
+
+@dataclass(frozen=True)
+class AdamGradInputs:
+    """What adam_grad reads."""
+
+    theta: Buffer  # f32 (P,) online parameters
+    dlogits: Buffer  # f32 (B, Np) gradient of the loss by the head product's output, pads zero
+    kept: tuple[Buffer, ...]  # f32 (B, Kp) each layer's input: ForwardBuffers.kept(state)
+
+
+@dataclass(frozen=True)
+class AdamGradBuffers:
+    """What adam_grad writes."""
+
+    dhidden: tuple[Buffer, ...]  # f32 (B, Np) gradient of each trunk layer before its ReLU
+    grad: Buffer  # f32 (P,) gradient before the clip, laid out as the parameters
+    partial: Buffer | None  # f32 (splits, P) gradient by split; None: one split, written to grad at once
+    norm_part: Buffer  # f64 (parts,) sums of squares whose total is the squared global norm
+
+    @classmethod
+    def create(cls, rt: Runtime, layout: NetworkLayout, batch: int) -> AdamGradBuffers:
+        """Allocates the buffers for ``batch`` rows."""
+        n = splits(batch)
+        parts = _reduce_blocks(layout) if n > 1 else sum(map(_weight_blocks, layout.layers))
+        return cls(
+            tuple(rt.zeros((batch, layer.n_padded), np.float32, f"adam_grad.dhidden.{i}")
+                  for i, layer in enumerate(layout.layers[:-1])),
+            rt.zeros(layout.size, np.float32, "adam_grad.grad"),
+            rt.zeros((n, layout.size), np.float32, "adam_grad.partial") if n > 1 else None,
+            rt.zeros(parts, np.float64, "adam_grad.norm_part"),
+        )  # fmt: skip
+
+
+def splits(batch: int) -> int:
+    """Into how many runs the rows of a batch are cut for the row sums of dW and db."""
+    return max(1, min(batch // _SPLIT_ROWS, _MAX_SPLITS))
+
+
+def reads(inputs: AdamGradInputs) -> list[Buffer]:
+    return [inputs.theta, inputs.dlogits, *inputs.kept]
+
+
+def writes(buffers: AdamGradBuffers) -> list[Buffer]:
+    partial = [buffers.partial] if buffers.partial is not None else []
+    return [*buffers.dhidden, buffers.grad, *partial, buffers.norm_part]
+
+
+def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffers) -> None:
+    """One launch per layer, from the heads to the first; then, when the batch is split, the sum of the splits."""
+    n = splits(inputs.dlogits.shape[0])
+    gradients = [*buffers.dhidden, inputs.dlogits]  # by layer: gradient of its output before the activation
+    part = 0
+    for i in reversed(range(len(layout.layers))):
+        layer = layout.layers[i]
+        blocks = _weight_blocks(layer)
+        squares = buffers.norm_part[part : part + blocks] if buffers.partial is None else None
+        _linear_backward(child, layer, inputs.theta, inputs.kept[i], gradients[i], gradients[i - 1] if i else None,
+                         buffers.grad if buffers.partial is None else buffers.partial, n, squares)  # fmt: skip
+        part += blocks
+    if buffers.partial is not None:
+        child.launch("grad_reduce", grid=(_reduce_blocks(layout),), block=(_REDUCE_THREADS,), args=dict(
+            part=buffers.partial, grad=buffers.grad, norm_part=buffers.norm_part, n=layout.size, splits=n,
+            blocks=_reduce_blocks(layout), per_block=_reduce_per_block(layout),
+        ))  # fmt: skip
+
+
+def add(plan: StepPlan, layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffers) -> None:
+    """Appends the child to a plan."""
+    with plan.child("adam_grad", reads=reads(inputs), writes=writes(buffers)) as child:
+        record(child, layout, inputs, buffers)
+
+
+def _linear_backward(child: Child, layer: Layer, theta: Buffer, x: Buffer, dy: Buffer, dx: Buffer | None, grad: Buffer,
+                     n_splits: int, squares: Buffer | None) -> None:  # fmt: skip
+    rows, weight, bias = dy.shape[0], layer.weight, layer.bias
+    flat = grad.view((grad.size,))
+    weight_blocks = _weight_blocks(layer)
+    input_blocks = 0
+    if dx is not None:
+        input_blocks = -(-rows // abi.constant("LINEAR_DX_ROWS")) * (layer.k_padded // abi.constant("LINEAR_DX_COLS"))
+    child.launch("linear_backward", grid=(n_splits * weight_blocks + input_blocks,), block=(_THREADS,), args=dict(
+        x=x, dy=dy, w=theta[weight.offset : weight.stop] if dx is not None else None,
+        dw=flat[weight.offset :], db=flat[bias.offset :], dx=dx, norm_part=squares,
+        split_stride=flat.size // n_splits, R=rows, K=layer.k, Kp=layer.k_padded, Np=layer.n_padded,
+        splits=n_splits, dw_blocks=weight_blocks,
+    ))  # fmt: skip
+
+
+def _weight_blocks(layer: Layer) -> int:
+    """Blocks that make dW and, in one more row of blocks, db."""
+    down = layer.k_padded // abi.constant("LINEAR_BLOCK_ROWS") + 1
+    return down * -(-layer.n_padded // abi.constant("LINEAR_BLOCK_COLS"))
+
+
+def _reduce_per_block(layout: NetworkLayout) -> int:
+    return 1024 if layout.size <= 1 << 18 else 4096
+
+
+def _reduce_blocks(layout: NetworkLayout) -> int:
+    return -(-layout.size // _reduce_per_block(layout))
+
+
+__all__ = ["AdamGradBuffers", "AdamGradInputs", "add", "reads", "record", "splits", "writes"]

@@ -1,0 +1,259 @@
+"""Where each parameter of the network stands in the flat f32 buffer, and how it starts.
+
+The network is a trunk of linear + ReLU layers and one head product that gives, per row, (1 + sum n_b) * atoms logits: the
+value head's atoms first, then the advantages of branch 0, action by action, then branch 1 and so on (dueling, Wang 2016;
+branches, Tavakoli 2018). Gradient, moments and target share the layout.
+
+Order: all weights, input side first, then all biases. So the weights that decay are the first `n_decay` floats, and one
+comparison in the optimizer replaces a table. Every segment is a multiple of 16 floats long, without gaps between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from foxhunt_rt.driver import FoxhuntError
+
+STATE_PAD = 32  # floats: rows of the state start on 128 bytes
+WIDTH_PAD = 16
+
+
+class LayoutError(FoxhuntError):
+    """The network's sizes are impossible, or an array does not fit the layout."""
+
+
+def padded(width: int, to: int = WIDTH_PAD) -> int:
+    """``width`` rounded up to a multiple of ``to``."""
+    return -(-width // to) * to
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns of a segment that form one tensor of the checkpoint and the oracle."""
+
+    name: str  # "trunk.0.weight", "value.bias", "branch.2.weight", ...
+    kind: str  # "trunk", "value" or "branch"
+    column: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One matrix (input-major) or bias vector of the flat buffer."""
+
+    name: str
+    offset: int  # floats from the start of the buffer
+    shape: tuple[int, ...]  # (in, out) or (out,), without padding
+    padded_shape: tuple[int, ...]  # (Kp, Np) or (Np,)
+    parts: tuple[Part, ...]
+    decayed: bool  # decoupled weight decay applies
+    in_norm: bool = True  # enters the global gradient norm
+    has_target: bool = True  # the target network has a copy
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.padded_shape)
+
+    @property
+    def stop(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One linear layer: y = x W + b, then ReLU when ``relu``."""
+
+    weight: Segment
+    bias: Segment
+    relu: bool
+
+    @property
+    def k(self) -> int:
+        """Input width."""
+        return self.weight.shape[0]
+
+    @property
+    def k_padded(self) -> int:
+        """Input width with padding."""
+        return self.weight.padded_shape[0]
+
+    @property
+    def n(self) -> int:
+        """Output width."""
+        return self.weight.shape[1]
+
+    @property
+    def n_padded(self) -> int:
+        """Output width with padding."""
+        return self.weight.padded_shape[1]
+
+
+@dataclass(frozen=True)
+class NetworkLayout:
+    """The network's sizes and the flat buffer that holds its parameters.
+
+    Parameters
+    ----------
+    state_dim : int
+        S, without padding.
+    hidden : tuple of int
+        Widths of the trunk's layers, at least one.
+    branches : tuple of int
+        Choices per branch, n_b.
+    atoms : int
+        Points of the return support.
+
+    Raises
+    ------
+    LayoutError
+        A size is below 1, or there is no trunk layer or no branch.
+    """
+
+    state_dim: int
+    hidden: tuple[int, ...]
+    branches: tuple[int, ...]
+    atoms: int
+
+    def __post_init__(self) -> None:
+        for name, sizes in (("state_dim", (self.state_dim,)), ("hidden", self.hidden), ("branches", self.branches),
+                            ("atoms", (self.atoms,))):  # fmt: skip
+            if not sizes or min(sizes) < 1:
+                raise LayoutError(f"{name} = {getattr(self, name)}: give at least one size, each of at least 1")
+
+    @property
+    def state_padded(self) -> int:
+        """Sp."""
+        return padded(self.state_dim, STATE_PAD)
+
+    @property
+    def head_width(self) -> int:
+        """Logits per row: (1 + sum n_b) * atoms."""
+        return (1 + sum(self.branches)) * self.atoms
+
+    @property
+    def head_padded(self) -> int:
+        """Floats per row of the logits buffers."""
+        return padded(self.head_width)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """Trunk layers, input side first, then the heads."""
+        widths = (self.state_dim, *self.hidden, self.head_width)
+        shapes = list(zip(widths[:-1], widths[1:], strict=True))
+        kps = [self.state_padded, *map(padded, self.hidden)]
+        layers, weight_at = [], 0
+        bias_at = sum(kp * padded(n) for kp, (_, n) in zip(kps, shapes, strict=True))
+        for i, (kp, (k, n)) in enumerate(zip(kps, shapes, strict=True)):
+            is_head = i == len(self.hidden)
+            name = "heads" if is_head else f"trunk.{i}"
+            parts = self._head_parts() if is_head else ((name, "trunk", 0, n),)
+            weight, bias = (
+                tuple(Part(f"{part}.{what}", kind, column, width) for part, kind, column, width in parts)
+                for what in ("weight", "bias")
+            )
+            layers.append(Layer(
+                Segment(f"{name}.weight", weight_at, (k, n), (kp, padded(n)), weight, decayed=True),
+                Segment(f"{name}.bias", bias_at, (n,), (padded(n),), bias, decayed=False),
+                relu=not is_head,
+            ))  # fmt: skip
+            weight_at += kp * padded(n)
+            bias_at += padded(n)
+        return tuple(layers)
+
+    def _head_parts(self) -> tuple[tuple[str, str, int, int], ...]:
+        parts, column = [("value", "value", 0, self.atoms)], self.atoms
+        for b, choices in enumerate(self.branches):
+            parts.append((f"branch.{b}", "branch", column, choices * self.atoms))
+            column += choices * self.atoms
+        return tuple(parts)
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """In the order of the buffer."""
+        return (*(layer.weight for layer in self.layers), *(layer.bias for layer in self.layers))
+
+    @property
+    def size(self) -> int:
+        """Floats of the flat buffer, padding included; a multiple of 16."""
+        return self.segments[-1].stop
+
+    @property
+    def n_decay(self) -> int:
+        """The first so many floats are weights: decoupled weight decay is for them alone."""
+        return self.layers[0].bias.offset
+
+    @property
+    def parameters(self) -> int:
+        """Parameters without padding."""
+        return sum(math.prod(segment.shape) for segment in self.segments)
+
+    def pack(self, tensors: Mapping[str, npt.ArrayLike]) -> npt.NDArray[np.float32]:
+        """The flat f32 buffer, shape (size,), from plain tensors; pads are zero.
+
+        Parameters
+        ----------
+        tensors : mapping of str to array
+            One for each `Part` name: weights (in, out), biases (out,).
+
+        Raises
+        ------
+        LayoutError
+            A tensor is missing, unknown or of the wrong shape.
+        """
+        flat = np.zeros(self.size, np.float32)
+        views = dict(self._views(flat))
+        if unknown := sorted(set(tensors) - set(views)):
+            raise LayoutError(f"{unknown[0]} is no parameter of this network: it has {', '.join(views)}")
+        for name, view in views.items():
+            if name not in tensors:
+                raise LayoutError(f"{name} is missing: give an array of shape {view.shape}")
+            tensor = np.asarray(tensors[name])
+            if tensor.shape != view.shape:
+                raise LayoutError(f"{name} has shape {tensor.shape}: this network takes {view.shape}")
+            view[...] = tensor
+        return flat
+
+    def unpack(self, flat: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+        """Copies of the plain tensors in a flat buffer of shape (size,), keyed as `pack` takes them."""
+        if flat.shape != (self.size,):
+            raise LayoutError(f"the flat buffer has shape {flat.shape}: this network takes ({self.size},)")
+        return {name: view.copy() for name, view in self._views(flat)}
+
+    def pads(self) -> npt.NDArray[np.bool_]:
+        """True where the flat buffer holds padding, shape (size,)."""
+        real = np.zeros(self.size, np.float32)
+        for _, view in self._views(real):
+            view[...] = 1.0
+        return real == 0.0
+
+    def _views(self, flat: npt.NDArray[np.float32]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        for segment in self.segments:
+            array = flat[segment.offset : segment.stop].reshape(segment.padded_shape)
+            real = array[tuple(slice(0, n) for n in segment.shape)]
+            for part in segment.parts:
+                yield part.name, real[..., part.column : part.column + part.width]
+
+    def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+        """Initial tensors: PyTorch's default for `Linear`, U(-1/sqrt(in), 1/sqrt(in)) for weights and biases.
+
+        Drawn on the host by NumPy's Philox keyed with ``seed``, in f64, layer by layer, weight before bias, head by head,
+        then rounded to f32: the same seed gives the same network on every device.
+        """
+        random = np.random.Generator(np.random.Philox(key=seed))
+        tensors = {}
+        for layer in self.layers:
+            bound = 1.0 / math.sqrt(layer.k)
+            for segment in (layer.weight, layer.bias):
+                for part in segment.parts:
+                    shape = (*segment.shape[:-1], part.width)
+                    tensors[part.name] = random.uniform(-bound, bound, shape).astype(np.float32)
+        return tensors
+
+
+__all__ = ["Layer", "LayoutError", "NetworkLayout", "Part", "Segment", "padded"]

@@ -1,0 +1,167 @@
+"""adam: clip, AdamW and Polyak against optax in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import foxhunt_rt as fx
+from foxhunt_rt.dqn.children import adam
+from foxhunt_rt.dqn.layout import NetworkLayout
+from foxhunt_rt.kernels import abi
+
+jax.config.update("jax_enable_x64", True)
+
+LAYOUT = NetworkLayout(33, (17, 9), (2, 4), 13)
+LARGE = NetworkLayout(100, (400, 300), (5, 3), 51)  # blocks of 4,096 elements, with a tail
+
+
+class Optimizer:
+    """The adam child over a small plan, driven step by step."""
+
+    def __init__(self, runtime: fx.Runtime, layout: NetworkLayout, parts: int = 5, seed: int = 0, **step: float) -> None:
+        self.layout, self.random = layout, np.random.default_rng(seed)
+        self.real = ~layout.pads()
+        self.values = dict(lr=1e-2, adam_beta1=0.9, adam_beta2=0.99, adam_eps=1e-8, weight_decay=0.0, momentum_factor=1.0,
+                           max_grad_norm=1e9, tau=0.05) | step  # fmt: skip
+        self.step = runtime.zeros(1, abi.dtype("step_block"), "step")
+        self.grad = runtime.zeros(layout.size, np.float32, "grad")
+        self.norm_part = runtime.zeros(parts, np.float64, "norm_part")
+        self.guard = runtime.zeros(1, abi.dtype("guard_block"), "guard")
+        self.guard.copy_from(np.array([(2**64 - 1,)], abi.dtype("guard_block")))
+        self.buffers = adam.AdamBuffers.create(runtime, layout)
+        self.buffers.load(layout.pack(layout.init(seed)))
+        plan = runtime.plan("adam")
+        adam.add(plan, layout, adam.AdamInputs(self.grad, self.norm_part, self.step, self.guard), self.buffers)
+        self.graph = plan.build(ungraphed=False)
+        self.t = 0
+
+    def gradient(self, scale: float = 1.0) -> Any:
+        return np.where(self.real, self.random.standard_normal(self.layout.size) * scale, 0).astype(np.float32)
+
+    def run(self, grad: Any, **changed: float) -> None:
+        self.t += 1
+        values = self.values | changed
+        values["bias1"] = 1 - values["adam_beta1"] ** self.t
+        values["bias2"] = 1 - values["adam_beta2"] ** self.t
+        block = np.zeros(1, abi.dtype("step_block"))
+        for name, value in values.items():
+            block[name] = value
+        self.step.copy_from(block)
+        self.grad.copy_from(grad)
+        squares = np.add.reduceat(grad.astype(np.float64) ** 2, np.linspace(0, grad.size, self.norm_part.size, endpoint=False, dtype=int))
+        self.norm_part.copy_from(squares)
+        self.graph.launch()
+
+    def state(self) -> dict[str, Any]:
+        return {name: getattr(self.buffers, name).to_numpy() for name in ("theta", "target", "m", "v")}
+
+    @property
+    def stats(self) -> Any:
+        return self.buffers.stats.to_numpy()[0]
+
+
+def optax_steps(opt: Optimizer, theta: Any, grads: list[Any]) -> dict[str, Any]:
+    """The same steps by optax in float64, with the Polyak average beside it."""
+    p = {name: float(np.float32(value)) for name, value in opt.values.items()}  # the kernel sees f32 hyperparameters
+    decayed = np.arange(opt.layout.size) < opt.layout.n_decay
+    tx = optax.chain(
+        optax.clip_by_global_norm(p["max_grad_norm"]),
+        optax.scale_by_adam(p["adam_beta1"], p["adam_beta2"], p["adam_eps"]),
+        optax.add_decayed_weights(p["weight_decay"], mask={"weights": True, "biases": False}),
+        optax.scale(-p["lr"]),
+    )  # optax.adamw, spelled out
+    params = {"weights": theta[decayed].astype(np.float64), "biases": theta[~decayed].astype(np.float64)}
+    target = dict(params)
+    state = tx.init(params)
+    for grad in grads:
+        tree = {"weights": grad[decayed].astype(np.float64), "biases": grad[~decayed].astype(np.float64)}
+        updates, state = tx.update(tree, state, params)
+        params = optax.apply_updates(params, updates)
+        target = {k: target[k] + p["tau"] * (params[k] - target[k]) for k in params}
+    moments = next(s for s in state if hasattr(s, "mu"))
+
+    def join(tree: Any) -> Any:
+        return np.concatenate([tree["weights"], tree["biases"]])
+
+    return {"theta": join(params), "target": join(target), "m": join(moments.mu), "v": join(moments.nu)}
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_grad_norm": 0.5}, {"weight_decay": 0.1}, {"max_grad_norm": 2.0, "weight_decay": 0.01, "adam_eps": 1e-3, "tau": 1.0}],
+    ids=["plain", "clip", "decay", "all"],
+)
+def test_agrees_with_optax(runtime: fx.Runtime, layout: NetworkLayout, options: dict[str, float]) -> None:
+    opt = Optimizer(runtime, layout, **options)
+    theta = opt.buffers.theta.to_numpy()
+    grads = [opt.gradient(10.0 ** -(i % 3)) for i in range(4)]
+    for grad in grads:
+        opt.run(grad)
+    got, want = opt.state(), optax_steps(opt, theta, grads)
+    for name, ref in want.items():
+        moved = np.abs(ref - theta) if name in ("theta", "target") else np.abs(ref)
+        # f32 states accumulate a rounding per step; the update itself is a quotient of two f32 sums
+        budget = 2e-5 * moved + 4 * 6e-8 * np.abs(ref) + 1e-6 * np.sqrt(np.mean(moved**2))
+        share = np.abs(got[name] - ref) / budget
+        worst = int(np.argmax(share))
+        assert share[worst] <= 1, f"{name}[{worst}]: {got[name][worst]!r}, optax {ref[worst]!r}, {share[worst]:.3g} of the budget"
+        assert not got[name][~opt.real].any(), f"pads of {name} must stay zero"
+    norm = np.sqrt(np.sum(grads[-1].astype(np.float64) ** 2))
+    np.testing.assert_allclose(opt.stats["grad_norm"], norm, rtol=1e-6)
+    np.testing.assert_allclose(opt.stats["clip"], min(1.0, opt.values["max_grad_norm"] / norm), rtol=1e-6)
+    assert opt.stats["skipped"] == 0 and opt.guard.to_numpy()["key"][0] == 2**64 - 1
+
+
+def test_decay_is_for_weights_alone(runtime: fx.Runtime) -> None:
+    opt = Optimizer(runtime, LAYOUT, weight_decay=0.5, lr=0.1)
+    before = opt.state()["theta"]
+    opt.run(np.zeros(LAYOUT.size, np.float32))
+    after = opt.state()["theta"]
+    np.testing.assert_allclose(after[: LAYOUT.n_decay], before[: LAYOUT.n_decay] * 0.95, rtol=1e-6)
+    np.testing.assert_array_equal(after[LAYOUT.n_decay :], before[LAYOUT.n_decay :])
+
+
+def test_restart_factor_scales_the_momentum(runtime: fx.Runtime) -> None:
+    opt = Optimizer(runtime, LAYOUT)
+    opt.run(opt.gradient())
+    m = opt.state()["m"]
+    grad = opt.gradient()
+    opt.run(grad, momentum_factor=0.25)
+    np.testing.assert_allclose(opt.state()["m"], 0.9 * 0.25 * m.astype(np.float64) + 0.1 * grad, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+def test_non_finite_norm_skips_the_update_and_raises_the_guard(runtime: fx.Runtime, bad: float) -> None:
+    """1e30 stands for itself: finite, its square finite in f64, so it clips like any other."""
+    opt = Optimizer(runtime, LAYOUT, max_grad_norm=1.0)
+    opt.run(opt.gradient())
+    before = opt.state()
+    grad = opt.gradient()
+    grad[10] = bad
+    opt.run(grad)
+    after = opt.state()
+    if np.isfinite(bad):
+        assert opt.stats["skipped"] == 0 and opt.guard.to_numpy()["key"][0] == 2**64 - 1
+        assert all(np.isfinite(after[name]).all() for name in after)
+        assert not np.array_equal(after["theta"], before["theta"])
+        return
+    for name in before:
+        np.testing.assert_array_equal(after[name], before[name])
+    assert opt.stats["skipped"] == 1 and opt.stats["clip"] == 0 and not np.isfinite(opt.stats["grad_norm"])
+    key = int(opt.guard.to_numpy()["key"][0])
+    assert key >> 60 == abi.constant("GUARD_ADAM_GRAD") and key >> 56 & 15 == abi.constant("CHECK_NON_FINITE")
+    opt.run(opt.gradient())
+    assert not np.array_equal(opt.state()["theta"], before["theta"]) and opt.stats["skipped"] == 1
+
+
+def test_many_partial_sums_are_all_counted(runtime: fx.Runtime) -> None:
+    opt = Optimizer(runtime, LAYOUT, parts=1000)
+    grad = opt.gradient()
+    opt.run(grad)
+    np.testing.assert_allclose(opt.stats["grad_norm"], np.sqrt(np.sum(grad.astype(np.float64) ** 2)), rtol=1e-6)

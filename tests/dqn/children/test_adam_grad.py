@@ -1,0 +1,99 @@
+"""adam_grad: the flat gradient and its norm against NumPy float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import foxhunt_rt as fx
+from foxhunt_rt.dqn.children import adam_grad
+
+from .network_case import SHAPES, Case, assert_close, backward, pad_columns
+from .network_case import forward as reference
+
+
+def run_adam_grad(runtime: fx.Runtime, case: Case, hidden: list[npt.NDArray[np.float32]],
+                  dlogits: npt.NDArray[np.float32]) -> adam_grad.AdamGradBuffers:  # fmt: skip
+    layout = case.layout
+    widths = [layer.k_padded for layer in layout.layers]
+    kept = [runtime.array(pad_columns(x, width), "kept") for x, width in zip([case.state, *hidden], widths, strict=True)]
+    inputs = adam_grad.AdamGradInputs(runtime.array(layout.pack(case.theta), "theta"),
+                                      runtime.array(pad_columns(dlogits, layout.head_padded), "dlogits"), tuple(kept))  # fmt: skip
+    buffers = adam_grad.AdamGradBuffers.create(runtime, layout, case.batch)
+    for buffer in adam_grad.writes(buffers):
+        buffer.fill(np.nan)  # whatever is not written shows
+    plan = runtime.plan("adam_grad")
+    adam_grad.add(plan, layout, inputs, buffers)
+    step = plan.build(ungraphed=False)
+    step.launch()
+    return buffers
+
+
+def batch_of(case: Case) -> tuple[list[npt.NDArray[np.float32]], npt.NDArray[np.float32]]:
+    """Activations and a random gradient of the logits, both f32."""
+    outputs, _ = reference(case.theta, case.state)
+    random = np.random.default_rng(5)
+    dlogits = (random.standard_normal((case.batch, case.layout.head_width)) / case.batch).astype(np.float32)
+    return [h.astype(np.float32) for h in outputs[:-1]], dlogits
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gradient_agrees_with_float64(runtime: fx.Runtime, shape: tuple[int, tuple[int, ...], tuple[int, ...], int, int]) -> None:
+    case = Case.make(*shape)
+    hidden, dlogits = batch_of(case)
+    buffers = run_adam_grad(runtime, case, hidden, dlogits)
+    ref = backward(case.theta, case.state, [h.astype(np.float64) for h in hidden], dlogits.astype(np.float64))
+    flat = buffers.grad.to_numpy()
+    assert np.isfinite(flat).all(), "every element of the gradient is written"
+    for i, (layer, want) in enumerate(zip(case.layout.layers, ref, strict=True)):
+        for segment, name in ((layer.weight, "dw"), (layer.bias, "db")):
+            got = flat[segment.offset : segment.stop].reshape(segment.padded_shape)
+            assert_close(f"{segment.name}", got[tuple(map(slice, segment.shape))], want[name], want[f"{name}_terms"])
+        if i < len(hidden):
+            got = buffers.dhidden[i].to_numpy()
+            assert_close(f"dhidden {i}", got[:, : want["dy"].shape[1]], want["dy"], want["dy_terms"])
+            assert not got[:, want["dy"].shape[1] :].any()
+    assert not flat[case.layout.pads()].any(), "the gradient of a pad is zero"
+    norm = np.sqrt(buffers.norm_part.to_numpy().sum())
+    np.testing.assert_allclose(norm, np.sqrt(np.sum(flat.astype(np.float64) ** 2)), rtol=1e-12)
+
+
+def test_launches_are_one_per_layer_and_one_more_when_split(runtime: fx.Runtime) -> None:
+    for batch, kernels in ((64, ["linear_backward"] * 3), (300, ["linear_backward"] * 3 + ["grad_reduce"])):
+        case = Case.make(20, (24, 19), (3, 2), 7, batch)
+        layout = case.layout
+        kept = [runtime.zeros((batch, layer.k_padded), np.float32, "kept") for layer in layout.layers]
+        inputs = adam_grad.AdamGradInputs(runtime.zeros(layout.size, np.float32, "theta"),
+                                          runtime.zeros((batch, layout.head_padded), np.float32, "dlogits"), tuple(kept))  # fmt: skip
+        plan = runtime.plan("adam_grad")
+        adam_grad.add(plan, layout, inputs, adam_grad.AdamGradBuffers.create(runtime, layout, batch))
+        assert [op.kernel for op in plan.children[0].ops] == kernels
+
+
+@pytest.mark.parametrize("batch", [5, 300])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_gradient_stays_non_finite_in_the_norm(runtime: fx.Runtime, batch: int, bad: float) -> None:
+    case = Case.make(20, (24, 19), (3, 2), 7, batch)
+    hidden, dlogits = batch_of(case)
+    dlogits[batch - 1, 3] = bad
+    buffers = run_adam_grad(runtime, case, hidden, dlogits)
+    with np.errstate(invalid="ignore"):
+        assert not np.isfinite(buffers.norm_part.to_numpy().sum())
+
+
+@pytest.mark.parametrize("batch", [5, 300])
+def test_a_large_finite_norm_does_not_overflow(runtime: fx.Runtime, batch: int) -> None:
+    """Squares are taken in f64: 1e25 squared is beyond f32."""
+    case = Case.make(7, (5,), (3,), 11, batch)
+    hidden, dlogits = batch_of(case)
+    buffers = run_adam_grad(runtime, case, hidden, dlogits * np.float32(1e25))
+    assert np.isfinite(buffers.norm_part.to_numpy()).all()
+
+
+def test_same_inputs_same_bits(runtime: fx.Runtime) -> None:
+    case = Case.make(20, (24, 19), (3, 2), 7, 300)
+    hidden, dlogits = batch_of(case)
+    first, second = (run_adam_grad(runtime, case, hidden, dlogits) for _ in range(2))
+    for a, b in zip(adam_grad.writes(first), adam_grad.writes(second), strict=True):
+        np.testing.assert_array_equal(a.to_numpy().view(np.uint8), b.to_numpy().view(np.uint8))
