@@ -179,7 +179,9 @@ def _pace(ts: I64, age: I64) -> F64:
 def _clock(ts: I64, calendar: str) -> list[tuple[str, F64]]:
     local = local_time(ts, calendar)
     day = 2.0 * np.pi * ((local % DAY) / DAY)
-    week = 2.0 * np.pi * (((local + 3 * DAY) % (7 * DAY)) / (7 * DAY))  # 1970-01-01 was a Thursday; weeks start on Monday
+    week = (
+        2.0 * np.pi * (((local + 3 * DAY) % (7 * DAY)) / (7 * DAY))
+    )  # 1970-01-01 was a Thursday; weeks start on Monday
     return [("day_sin", np.sin(day)), ("day_cos", np.cos(day)), ("week_sin", np.sin(week)), ("week_cos", np.cos(week))]
 
 

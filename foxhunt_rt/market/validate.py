@@ -161,7 +161,9 @@ def _apply(raw: RawBars, found: dict[str, Mask], policy: str, report: Validation
     keep = ~np.logical_or.reduce(list(faulty.values()))
     report.dropped += int(len(raw) - keep.sum())
     if not keep.any():
-        raise BarsError(f"{raw.source}: no row is left after dropping faults ({', '.join(faulty)}); fetch the file again")
+        raise BarsError(
+            f"{raw.source}: no row is left after dropping faults ({', '.join(faulty)}); fetch the file again"
+        )
     return raw.take(keep)
 
 
@@ -169,7 +171,9 @@ def _raise(raw: RawBars, faulty: dict[str, Mask], report: ValidationReport, mend
     rule = min(faulty, key=lambda r: int(raw.row[faulty[r]].min()))
     first = report.problems[rule]
     i = int(np.flatnonzero(raw.row == first.rows[0])[0])
-    values = f"open {raw.open[i]:g} high {raw.high[i]:g} low {raw.low[i]:g} close {raw.close[i]:g} volume {raw.volume[i]:g}"
+    values = (
+        f"open {raw.open[i]:g} high {raw.high[i]:g} low {raw.low[i]:g} close {raw.close[i]:g} volume {raw.volume[i]:g}"
+    )
     others = "" if first.count == 1 else f", {first.count} rows in all"
     raise BarsError(
         f"{raw.source}: row {first.rows[0]} ({first.times[0]}): {RULES[rule][2]} ({values}; rule {rule}{others}); {mend}"
