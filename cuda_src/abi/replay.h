@@ -20,6 +20,7 @@ typedef struct {
     const float *features;      //@ in f32[bars*table] optional           market mode
     const float *portfolio;     //@ in f32[capacity*2*P] optional         market mode
     step_block *step;           //@ inout step_block[1]                   min_priority: integer minimum
+    guard_block *guard;         //@ inout guard_block[1] optional         nothing to draw
     float *batch_state;         //@ out f32[B*Sp]      (B, Sp)            pads zero
     float *batch_next_state;    //@ out f32[B*Sp]      (B, Sp)            pads zero
     int32_t *batch_action;      //@ out i32[B]

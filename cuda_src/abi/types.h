@@ -116,6 +116,12 @@ typedef struct {
     int32_t final_slot;       /* where the final observation stands, when ended (vector mode) */
 } replay_row;
 
+/* How actions are explored; changed in stream order by set_exploration. */
+typedef struct {
+    float epsilon;     /* per branch, the chance of a uniformly random choice */
+    float temperature; /* otherwise: 0 the best action, above 0 Boltzmann, softmax(Q / temperature) */
+} explore_block;
+
 /* Costs and scales of the trading environment (docs/environment.md). In device memory, so that they may change between
  * replays. Prices are in ticks, money in the contract's currency. */
 typedef struct {

@@ -10,9 +10,11 @@
 // still held, and the rows of its episode whose windows reach it, lose their priority: nothing that is drawn ever names an
 // overwritten slot. With finals >= (n_step + 1) E such a row is older than any that this insert makes drawable.
 #include "lib/kernel.h"
-#include "lib/reduce.h"
+
 #include "abi/types.h"
+
 #include "abi/replay.h"
+#include "lib/reduce.h"
 #include "replay/sum_tree.h"
 
 namespace fx {

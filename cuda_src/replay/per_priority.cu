@@ -6,7 +6,9 @@
 // the sums of the third level, where there is one, need all of these and are a launch of their own.
 // Launch: grid (B,), block (32,).
 #include "lib/kernel.h"
+
 #include "abi/types.h"
+
 #include "abi/replay.h"
 #include "replay/sum_tree.h"
 

@@ -9,9 +9,12 @@
 // Rows come out in ascending order, since u_k does not fall in k and the descent is monotone: per_priority relies on it.
 // Launch: grid (B,), block (32,).
 #include "lib/kernel.h"
-#include "lib/philox.h"
+
 #include "abi/types.h"
+
 #include "abi/replay.h"
+#include "lib/guard.h"
+#include "lib/philox.h"
 #include "replay/sum_tree.h"
 
 namespace fx {
@@ -33,13 +36,14 @@ FX_KERNEL_ANYBLOCK(per_sample) {
     fx::sum_node node;
     node.load(root);
     const double total = node.total;
-    if (!(total > 0.0)) {  // nothing to draw: the caller refuses this; if it did not, every weight becomes NaN, loudly
+    if (!(total > 0.0)) {  // nothing to draw: the caller refuses this; if it did not, this is a fault
         FX_FOR(j, a.Sp) state[j] = next_state[j] = 0.0f;
         FX_FOR(one, 1) {
             a.batch_action[k] = 0;
             a.batch_return[k] = a.batch_discount[k] = a.batch_priority[k] = 0.0f;
             a.batch_index[k] = -1;
             fx::lower(&a.step->min_priority, 0u);
+            if (a.guard) fx::guard_raise(a.guard, GUARD_PER_SAMPLE, CHECK_EMPTY, (uint32_t)k, (float)total);
         }
         return;
     }

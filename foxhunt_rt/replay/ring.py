@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from foxhunt_rt.driver import DeviceBuffer
+from foxhunt_rt.driver import Buffer, DeviceBuffer
 from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay.batch import Batch, padded_state_dim
@@ -183,7 +183,7 @@ class Replay:
             raise ReplayError("a recorded launch holds the address of the last feature table; copy the new values into it")
         self.features = features
 
-    def record_sample(self, child: Child, batch: Batch, step: DeviceBuffer) -> None:
+    def record_sample(self, child: Child, batch: Batch, step: Buffer, guard: Buffer | None = None) -> None:
         """Records the drawing of `batch`: one launch.
 
         Parameters
@@ -191,8 +191,10 @@ class Replay:
         child : Child
             Declares `sample_reads`, and `step` and ``batch.sampled`` as writes.
         batch : Batch
-        step : DeviceBuffer of step_block
+        step : Buffer of step_block
             Read: seed, rng_step, gamma, reward_scale. ``min_priority`` becomes the minimum of itself and the drawn P.
+        guard : Buffer of guard_block, optional
+            Takes a fault when nothing can be drawn.
 
         Notes
         -----
@@ -209,13 +211,13 @@ class Replay:
         child.launch("per_sample", (batch.size,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "rows": self.rows,
             "state": self.state, "final_state": self.final_state, "features": self.features, "portfolio": self.portfolio,
-            "step": step, "batch_state": batch.state, "batch_next_state": batch.next_state, "batch_action": batch.action,
+            "step": step, "guard": guard, "batch_state": batch.state, "batch_next_state": batch.next_state, "batch_action": batch.action,
             "batch_return": batch.ret, "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
             "finals": self.final_observations, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
             "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table, "n_step": self.n_step})  # fmt: skip
 
-    def record_priorities(self, child: Child, batch: Batch, step: DeviceBuffer) -> None:
+    def record_priorities(self, child: Child, batch: Batch, step: Buffer) -> None:
         """Records new priorities (td_error + eps)^alpha for the drawn rows: one launch, two above 65,536 rows.
 
         Parameters
@@ -224,7 +226,7 @@ class Replay:
             Declares ``batch.index``, ``batch.td_error`` and `step` as reads, `priority_writes` as writes.
         batch : Batch
             As `record_sample` left it. Of equal rows the last counts.
-        step : DeviceBuffer of step_block
+        step : Buffer of step_block
             Read: alpha_per, eps_per.
         """
         child.launch("per_priority", (batch.size,), _BLOCK, {

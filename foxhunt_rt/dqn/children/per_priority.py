@@ -1,33 +1,40 @@
-"""per_priority: new priorities of the drawn rows, and the sums above them. Launches, in order:
-
-1. `per_priority`, a block a drawn row: P = (td_error + eps_per)^alpha_per, then the sum of its 256 rows;
-2. `per_priority_upper`, above 65,536 rows: the third level of sums.
-
-Equations and what is tested: docs/step/per_priority.md.
-"""
+"""per_priority: new priorities of the drawn rows, and the sums above them (docs/step/per_priority.md)."""
 
 from __future__ import annotations
 
-from foxhunt_rt.driver import DeviceBuffer
-from foxhunt_rt.graph import StepPlan
+from dataclasses import dataclass
+
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child, StepPlan
 from foxhunt_rt.replay import Batch, Replay
 
-__all__ = ["record_per_priority"]
+
+@dataclass(frozen=True)
+class PerPriorityInputs:
+    """What per_priority reads."""
+
+    batch: Batch  # index as drawn, td_error >= 0; one that is not finite writes nothing and is counted
+    step: Buffer  # step_block[1]: alpha_per, eps_per
 
 
-def record_per_priority(plan: StepPlan, replay: Replay, batch: Batch, step: DeviceBuffer) -> None:
-    """Adds the child to the plan.
+def reads(inputs: PerPriorityInputs) -> list[Buffer]:
+    return [inputs.batch.index, inputs.batch.td_error, inputs.step]
 
-    Parameters
-    ----------
-    plan : StepPlan
-    replay : Replay
-        That the batch was drawn from.
-    batch : Batch
-        ``index`` as drawn, ``td_error`` >= 0 by the learner. An error that is not finite writes nothing and is counted in
-        ``replay_state.skipped``.
-    step : DeviceBuffer of step_block, (1,)
-        alpha_per and eps_per are read.
-    """
-    with plan.child("per_priority", reads=[batch.index, batch.td_error, step], writes=replay.priority_writes) as child:
-        replay.record_priorities(child, batch, step)
+
+def writes(replay: Replay) -> list[Buffer]:
+    return [*replay.priority_writes]
+
+
+def record(child: Child, inputs: PerPriorityInputs, replay: Replay) -> None:
+    """`per_priority`, a block a drawn row: P = (td_error + eps)^alpha, then the sum of its 256 rows. Above 65,536 rows
+    `per_priority_upper` too: the third level of sums."""
+    replay.record_priorities(child, inputs.batch, inputs.step)
+
+
+def add(plan: StepPlan, inputs: PerPriorityInputs, replay: Replay) -> None:
+    """Appends the child to a plan."""
+    with plan.child("per_priority", reads=reads(inputs), writes=writes(replay)) as child:
+        record(child, inputs, replay)
+
+
+__all__ = ["PerPriorityInputs", "add", "reads", "record", "writes"]

@@ -1,29 +1,46 @@
-"""per_sample: draws the batch by priority and forms its n-step transitions. One launch: `per_sample`, a block a row.
-
-Equations and what is tested: docs/step/per_sample.md.
-"""
+"""per_sample: draws the batch by priority and forms its n-step transitions, in one launch (docs/step/per_sample.md)."""
 
 from __future__ import annotations
 
-from foxhunt_rt.driver import DeviceBuffer
-from foxhunt_rt.graph import StepPlan
+from dataclasses import dataclass
+
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child, StepPlan
 from foxhunt_rt.replay import Batch, Replay
 
-__all__ = ["record_per_sample"]
+
+@dataclass(frozen=True)
+class PerSampleInputs:
+    """What per_sample reads."""
+
+    replay: Replay  # the rows that it holds when the step runs
+    step: Buffer  # step_block[1]: seed, rng_step, gamma, reward_scale; min_priority becomes the smallest P drawn
+    guard: Buffer | None  # guard_block[1]; None: an empty ring shows as index -1 and NaN weights only
 
 
-def record_per_sample(plan: StepPlan, replay: Replay, batch: Batch, step: DeviceBuffer) -> None:
-    """Adds the child to the plan.
+def reads(inputs: PerSampleInputs) -> list[Buffer]:
+    return [*inputs.replay.sample_reads]
 
-    Parameters
-    ----------
-    plan : StepPlan
-    replay : Replay
-        Drawn from; the rows that are there when the step runs.
-    batch : Batch
-        Receives all but ``td_error``.
-    step : DeviceBuffer of step_block, (1,)
-        seed, rng_step, gamma and reward_scale are read; min_priority becomes the smallest P drawn.
-    """
-    with plan.child("per_sample", reads=replay.sample_reads, writes=[step, *batch.sampled]) as child:
-        replay.record_sample(child, batch, step)
+
+def writes(inputs: PerSampleInputs, batch: Batch) -> list[Buffer]:
+    """All of the batch but `td_error`."""
+    return [inputs.step, *batch.sampled]
+
+
+def private(inputs: PerSampleInputs) -> list[Buffer]:
+    """The guard: claimed by an integer minimum, so it orders nothing."""
+    return [inputs.guard] if inputs.guard is not None else []
+
+
+def record(child: Child, inputs: PerSampleInputs, batch: Batch) -> None:
+    """One launch: `per_sample`, a block a drawn row."""
+    inputs.replay.record_sample(child, batch, inputs.step, inputs.guard)
+
+
+def add(plan: StepPlan, inputs: PerSampleInputs, batch: Batch) -> None:
+    """Appends the child to a plan."""
+    with plan.child("per_sample", reads=reads(inputs), writes=writes(inputs, batch), private=private(inputs)) as child:
+        record(child, inputs, batch)
+
+
+__all__ = ["PerSampleInputs", "add", "private", "reads", "record", "writes"]
