@@ -298,8 +298,14 @@ class Replay:
         -----
         Not legal inside a capture. Waits for the stream: the copy to the device is not queued.
         """
-        e = staging.environments
-        self._check_stride(e)
+        self.fill(staging, action, reward, terminated, truncated, **states)
+        self._launch_insert(self.runtime.ungraphed("replay"), staging)
+        self.note_inserted(staging)
+
+    def fill(self, staging: Staging, action: npt.ArrayLike, reward: npt.ArrayLike, terminated: npt.ArrayLike,
+             truncated: npt.ArrayLike, **states: npt.ArrayLike) -> None:  # fmt: skip
+        """The first half of `insert_batch`: checks host arrays and copies them to `staging`, for a recorded insert."""
+        self._check_stride(staging.environments)
         ended = (np.asarray(terminated, bool) * abi.constant("ENDED_TERMINATED")
                  + np.asarray(truncated, bool) * abi.constant("ENDED_TRUNCATED"))  # fmt: skip
         values: dict[str, Any] = {"action": action, "reward": reward, "ended": ended, **states}
@@ -320,8 +326,6 @@ class Replay:
         if values:
             raise ReplayError(f"insert_batch takes no {', '.join(values)} in {self.mode} mode; leave it out")
         staging.words.copy_from(words)
-        self._launch_insert(self.runtime.ungraphed("replay"), staging)
-        self.note_inserted(staging)
 
     @staticmethod
     def _converted(name: str, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
