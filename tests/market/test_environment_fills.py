@@ -73,7 +73,8 @@ def test_one_order_by_hand(runtime: Any, name: str) -> None:
     result = out.results[1]
     assert (result["contracts"], result["price"], result["net"], result["cost"]) == (contracts, price, net, cost)
     assert out.rows["reward"][0, 0] == np.float32(net)
-    assert result["position"] == contracts and result["exit_contracts"] == 0
+    assert result["position"] == contracts
+    assert result["exit_contracts"] == 0
     assert out.rows["ended"][0, 0] == 2  # the walk ends inside the session: truncated, and the position stays open
 
 
@@ -117,18 +118,22 @@ def test_a_sessions_last_close_forces_flat_with_costs(runtime: Any) -> None:
     last = out.results[2]
     # Nothing to trade in bar 2, then 4 contracts leave at 105 - half-spread 1 - aggressive slippage 2 = 102.
     assert (last["contracts"], last["exit_contracts"], last["exit_price"], last["position"]) == (0, -4, 102.0, 0)
-    assert last["net"] == 40 * (102 - 104) - 4 and last["cost"] == 4 * (30 + 1)
+    assert last["net"] == 40 * (102 - 104) - 4
+    assert last["cost"] == 4 * (30 + 1)
     assert out.rows["ended"][:, 0].tolist() == [0, 1, 1]  # both sessions end in a terminal state
     # The overnight gap of 95 ticks was nobody's: the next session starts flat, at bar 3, with a clean account.
     assert out.rows["feature_row"][:, 0].tolist() == [0, 1, 3]
     assert out.rows["next_feature_row"][:, 0].tolist() == [1, 2, 4]
-    assert out.rows["portfolio"][2, 0].tolist() == [0, 0, 0, 0] and out.rows["reward"][2, 0] == 0
-    assert not out.results[3]["visited"] and out.results[4]["visited"]
+    assert out.rows["portfolio"][2, 0].tolist() == [0, 0, 0, 0]
+    assert out.rows["reward"][2, 0] == 0
+    assert not out.results[3]["visited"]
+    assert out.results[4]["visited"]
     # An order in the last bar executes first, then leaves in the same bar.
     out = run(runtime, bars[:2], [hold], session=[0, 0])
     only = out.results[1]
     assert (only["contracts"], only["price"], only["exit_contracts"], only["exit_price"]) == (4, 103.0, -4, 101.0)
-    assert only["net"] == 40 * (101 - 103) - 8 and only["position"] == 0
+    assert only["net"] == 40 * (101 - 103) - 8
+    assert only["position"] == 0
 
 
 def test_the_end_of_a_walk_closes_only_an_evaluation(runtime: Any) -> None:
@@ -136,12 +141,13 @@ def test_the_end_of_a_walk_closes_only_an_evaluation(runtime: Any) -> None:
     hold = [(LONG, FULL, MARKET, NORMAL)]
     assert run(runtime, bars, hold).results[1]["exit_contracts"] == 0
     closed = run(runtime, bars, hold, flatten=1)
-    assert closed.results[1]["exit_contracts"] == -4 and closed.rows["ended"][0, 0] == 1
+    assert closed.results[1]["exit_contracts"] == -4
+    assert closed.rows["ended"][0, 0] == 1
     assert closed.results[1]["net"] == 40 * (101 - 103) - 8
 
 
 @pytest.mark.parametrize(
-    "limit, contracts", [(1, [1, 1, 1, 1]), (2, [1, 1, 2, 2]), (3, [1, 2, 2, 3]), (10, [3, 5, 8, 10])]
+    ("limit", "contracts"), [(1, [1, 1, 1, 1]), (2, [1, 1, 2, 2]), (3, [1, 2, 2, 3]), (10, [3, 5, 8, 10])]
 )
 def test_sizes_are_quarters_of_the_limit_rounded_half_up_and_at_least_one(
     runtime: Any, limit: int, contracts: list[int]
@@ -164,5 +170,6 @@ def test_drawdown_reward_takes_off_only_what_deepens(runtime: Any) -> None:
 def test_an_action_outside_the_space_places_no_order_and_is_counted(runtime: Any) -> None:
     market = Market(np.array([LAST, LAST, LAST, LAST], np.float64), np.zeros(4, int), features(4, 3))
     out = rollout(runtime, market, COSTS, walk(0, 3), np.array([[-1], [108]], np.int32))
-    assert not out.results["contracts"].any() and not out.results["position"].any()
+    assert not out.results["contracts"].any()
+    assert not out.results["position"].any()
     assert out.env["invalid_actions"][0] == 2

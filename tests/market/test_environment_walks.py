@@ -46,9 +46,12 @@ def test_every_transition_of_a_window_belongs_to_one_walk(seed: int, environment
     ends, first, stop = session_ends(session), int(rng.integers(0, 30)), len(session) - int(rng.integers(0, 30))
     expected = [(t, t + 1) for t in range(first, stop - 1) if session[t] == session[t + 1]]
     walks = split_window(ends, first, stop, environments)
-    assert len(walks) == environments and not walks.flatten.any()
+    assert len(walks) == environments
+    assert not walks.flatten.any()
     assert transitions(walks, ends) == expected
-    assert walks.steps.sum() == len(expected) and np.ptp(walks.steps) <= 1 and walks.longest == walks.steps.max()
+    assert walks.steps.sum() == len(expected)
+    assert np.ptp(walks.steps) <= 1
+    assert walks.longest == walks.steps.max()
     by_session = session_walks(ends, first, stop)
     assert by_session.flatten.all()
     assert transitions(by_session, ends) == expected
@@ -71,9 +74,11 @@ def test_windows_that_hold_nothing_are_refused() -> None:
 def test_actions_round_trip_with_direction_slowest() -> None:
     every = list(itertools.product(*(range(n) for n in BRANCHES)))
     codes = encode_actions(np.array(every))
-    assert codes.dtype == np.int32 and codes.tolist() == list(range(ACTIONS))
+    assert codes.dtype == np.int32
+    assert codes.tolist() == list(range(ACTIONS))
     assert decode_actions(codes).tolist() == [list(parts) for parts in every]
-    assert decode_actions(107).tolist() == [2, 3, 2, 2] and action_name(0) == "short quarter market passive"
+    assert decode_actions(107).tolist() == [2, 3, 2, 2]
+    assert action_name(0) == "short quarter market passive"
     assert mirror_actions(mirror_actions(codes)).tolist() == codes.tolist()
     assert decode_actions(mirror_actions(codes))[:, 0].tolist() == [2 - parts[0] for parts in every]
     for bad in ([3, 0, 0, 0], [0, -1, 0, 0], [0, 0, 0]):
@@ -88,7 +93,8 @@ def test_prices_on_the_tick_grid_are_exact_in_ticks() -> None:
     prices = np.array([[1148.9, 1149.0, 1148.8, 1148.9], [0.1, 0.3, 0.1, 0.2]])
     assert bars_in_ticks(prices, 0.1).tolist() == [[11489, 11490, 11488, 11489], [1, 3, 1, 2]]
     off = bars_in_ticks(np.full((1, 4), 1650.3), 0.25)
-    assert off.dtype == np.float32 and off[0, 0] == np.float32(1650.3 / 0.25)
+    assert off.dtype == np.float32
+    assert off[0, 0] == np.float32(1650.3 / 0.25)
 
 
 def test_the_model_takes_costs_from_the_contract_and_the_rest_from_the_configuration() -> None:
@@ -98,8 +104,8 @@ def test_the_model_takes_costs_from_the_contract_and_the_rest_from_the_configura
     )  # fmt: skip
     es = PRESETS["ES"]
     got = ExecutionModel.from_config(config, es, pnl_scale_ticks=20.0)
-    assert got == ExecutionModel(0.25, 12.5, es.fee, es.half_spread_ticks, es.slippage_ticks, 0.4, (0.1, 0.2, 0.3), 5.0, 7,
-                                 0.8, 20 * 12.5 * 7, 6.0)  # fmt: skip
+    costs = (0.25, 12.5, es.fee, es.half_spread_ticks, es.slippage_ticks, 0.4, (0.1, 0.2, 0.3), 5.0)
+    assert got == ExecutionModel(*costs, 7, 0.8, 20 * 12.5 * 7, 6.0)
     assert ExecutionModel.from_config(dataclasses.replace(config, reward="net"), es, 20.0).drawdown_penalty == 0.0
     for reward in ("sharpe", "rank"):
         with pytest.raises(NotImplementedError, match=reward):
