@@ -127,3 +127,23 @@ def _archs_from_nvidia_smi() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return []
     return sorted({line.strip().replace(".", "") for line in text.splitlines() if line.strip()}, key=int)
+
+
+def missing_wheels(compiler: bool) -> list[str]:
+    """What pip must install so that this environment can build: cuda.h, and nvcc too when `compiler`."""
+    if compiler and find_nvcc() is None:
+        return COMPILER_WHEELS
+    return HEADER_WHEELS[:1] if find_cuda_include() is None else []
+
+
+def main() -> int:
+    """Print the wheels that are missing, one a line: `python tools/toolkit.py missing [--compiler]`."""
+    if sys.argv[1:2] != ["missing"]:
+        print("usage: toolkit.py missing [--compiler]", file=sys.stderr)
+        return 2
+    print("\n".join(missing_wheels("--compiler" in sys.argv or bool(local_archs()))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
