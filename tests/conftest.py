@@ -43,7 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this driver cannot run."""
+    """Leave out what this driver cannot run; on a GPU, `-m gpu` is every test that works on the device."""
+    if driver_name(config) == "cuda":
+        for item in items:
+            if "runtime" in getattr(item, "fixturenames", ()) or "tests/driver/" in item.nodeid:
+                item.add_marker(pytest.mark.gpu)
     unwanted = "hostsim" if driver_name(config) == "cuda" else "gpu"
     left_out = [item for item in items if item.get_closest_marker(unwanted)]
     if left_out:

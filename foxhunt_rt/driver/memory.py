@@ -210,7 +210,9 @@ def memset_pattern(buffer: Buffer, value: int | float) -> tuple[int, int]:
         unit = item if len(item) == width else (item * width)[:width] if len(item) < width else item[:width]
         if len(item) <= width or item == unit * (len(item) // width):
             return width, int.from_bytes(unit, "little")
-    raise FoxhuntError(f"{buffer.label}: {value!r} is no repeated 32-bit pattern: write an array with copy_from instead")
+    raise FoxhuntError(
+        f"{buffer.label}: {value!r} is no repeated 32-bit pattern: write an array with copy_from instead"
+    )
 
 
 class MappedBuffer(Buffer):
@@ -237,12 +239,12 @@ class MappedBuffer(Buffer):
         if not self.allocation.alive:
             raise LifetimeError(f"{self.label} was freed: its host view is gone")
         raw = (ctypes.c_ubyte * self.nbytes).from_address(self.allocation.host_ptr + self.offset)
-        return np.frombuffer(raw, dtype=self.dtype).reshape(self.shape)
+        return np.frombuffer(memoryview(raw), dtype=self.dtype).reshape(self.shape)
 
     def read(self, after: Event) -> npt.NDArray[Any]:
         """A copy, taken once the event is done. Synchronizes with that event."""
         after.synchronize()
-        return self.host.copy()
+        return np.array(self.host)
 
     def poll(self) -> npt.NDArray[Any]:
         """The host view, after giving queued work a chance to move on (hostsim only runs late work when asked)."""
@@ -255,7 +257,7 @@ class MappedBuffer(Buffer):
         """A host copy after all work on the buffer's stream. Synchronizes; not legal inside a capture."""
         self._check("to_numpy")
         self.allocation.stream.synchronize()
-        return self.host.copy()
+        return np.array(self.host)
 
     def copy_from(self, array: npt.ArrayLike) -> None:
         """Writes a host array of the same shape and dtype, after all work queued so far. Synchronizes."""

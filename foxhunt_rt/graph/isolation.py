@@ -117,7 +117,9 @@ class Ledger:
         lines = [f"{'module':>6}  {'image':<28} {'function':<28} {'user':<28} how"]
         for e in self._entries.values():
             for how, users in (("captured", e.captured), ("ungraphed", e.ungraphed)):
-                lines += [f"{e.instance:>6}  {e.module.name:<28} {k:<28} {u:<28} {how}" for k, u in sorted(users.items())]
+                lines += [
+                    f"{e.instance:>6}  {e.module.name:<28} {k:<28} {u:<28} {how}" for k, u in sorted(users.items())
+                ]
         lines += [f"{'-':>6}  {'foreign':<28} {count} kernels{'':<18} {child:<28} foreign"
                   for child, count in self.foreign.items()]  # fmt: skip
         return "\n".join(lines)

@@ -65,7 +65,7 @@ class State:
         fields = self._volatile.get(buffer.ptr)
         if fields is None:
             return array
-        copy = array.copy()
+        copy: npt.NDArray[Any] = array.copy()
         if not fields:
             copy.view(np.uint8)[...] = 0
         for name in fields:

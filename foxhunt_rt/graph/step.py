@@ -56,10 +56,16 @@ class StepGraph:
         self._allocations = {id(b.allocation): b.allocation for c in self.children for b in c.buffers}
         self._modules = {id(f.module): f.module for fs in [*self._functions, *(self._ungraphed or [])]
                          for f in fs.values()}  # fmt: skip
-        for owned in (*self._allocations.values(), *self._modules.values()):
-            owned.pins += 1
+        self._pin(1)
         self._warm_up()
         composer.mark("warm_up")
+
+    def _pin(self, change: int) -> None:
+        """Counts this graph among the users of what it names, so that nothing of it is freed or unloaded."""
+        for allocation in self._allocations.values():
+            allocation.pins += change
+        for module in self._modules.values():
+            module.pins += change
 
     def _warm_up(self) -> None:
         """One launch on a state that is put back: the first launch that counts is like every other."""
@@ -137,21 +143,21 @@ class StepGraph:
 
     def info(self) -> dict[str, Any]:
         """Children with kernels and modules, nodes, edges, longest chain, state bytes, build times: JSON-ready."""
-        rows = []
+        rows: list[dict[str, Any]] = []
         for child, functions, graph in zip(self.children, self._functions, self.graphs, strict=True):
             kinds = [n.kind for n in graph.nodes()]
             rows.append({"name": child.name, "kernels": child.kernels,
                          "modules": sorted({f.module.name for f in functions.values()}),
                          "nodes": len(kinds), "kernel_nodes": kinds.count("kernel"), "chain": graph.longest_chain(),
                          "reads": [b.label for b in child.reads], "writes": [b.label for b in child.writes]})  # fmt: skip
-        chains = [int(r["chain"]) for r in rows]
+        chains = [r["chain"] for r in rows]
         depth: list[int] = []
         for j, length in enumerate(chains):
             depth.append(length + max((depth[i] for i, k in self.edges if k == j), default=0))
         tail = len(rows) if self.plan.tail is None else len(rows) - 1
         return {"plan": self.plan.name, "children": rows[:tail], "epilogue": rows[tail:],
                 "edges": [[rows[i]["name"], rows[j]["name"]] for i, j in self.edges],
-                "nodes": sum(int(r["nodes"]) for r in rows), "kernel_nodes": sum(int(r["kernel_nodes"]) for r in rows),
+                "nodes": sum(r["nodes"] for r in rows), "kernel_nodes": sum(r["kernel_nodes"] for r in rows),
                 "longest_chain": max(depth), "state_bytes": self.state.nbytes,
                 "build_ms": {k: round(v, 3) for k, v in self.times_ms.items()}}  # fmt: skip
 
@@ -173,12 +179,10 @@ class StepGraph:
             executable.close()
         for graph in [self.parent, *self.graphs]:
             graph.close()
-        for owned in (*self._allocations.values(), *self._modules.values()):
-            owned.pins -= 1
+        self._pin(-1)
         for child in self.children:
             user = self.plan.user(child)
             self.runtime.ledger.forget(user)
             if self._context.usable:
                 self.runtime.modules.drop(user)
                 self.runtime.modules.drop(f"{user}/ungraphed")
-

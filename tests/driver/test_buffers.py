@@ -7,7 +7,16 @@ import gc
 import numpy as np
 import pytest
 
-from foxhunt_rt.driver import CaptureError, FoxhuntError, LifetimeError, OutOfMemory, capture, counts, memset, memset_pattern
+from foxhunt_rt.driver import (
+    CaptureError,
+    FoxhuntError,
+    LifetimeError,
+    OutOfMemory,
+    capture,
+    counts,
+    memset,
+    memset_pattern,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64, np.int64])

@@ -1,4 +1,5 @@
-"""What happens at the edges of a process: exit, fork, a dead context, the wrong driver. Each in a process of its own."""
+"""What happens at the edges of a process: exit, fork, a dead context, the wrong driver. Each in a process of its
+own."""
 
 from __future__ import annotations
 
@@ -87,13 +88,16 @@ def test_import_initializes_nothing():
 def test_the_current_context_is_put_back():
     done = run("from foxhunt_rt.driver import load\n"
                "cu = load(); before = int(cu.cuCtxGetCurrent()[1])\n"
-               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x'); x.fill(1); x.to_numpy(); rt.memory = rt.context.memory_info()\n"
+               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x')\n"
+               "x.fill(1); x.to_numpy(); rt.context.memory_info()\n"
                "print(before, int(cu.cuCtxGetCurrent()[1]))")  # fmt: skip
     assert done.stdout == "0 0\n", done.stderr
 
 
 def test_errors_are_picklable():
-    error = DriverError(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access", "cuStreamSynchronize").at(child="adam")
+    error = DriverError(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access", "cuStreamSynchronize").at(
+        child="adam"
+    )
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) and again.where == {"child": "adam"} and again.sticky
     assert isinstance(OutOfMemory(2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory", "cuMemAlloc"), FoxhuntError)

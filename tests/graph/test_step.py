@@ -7,7 +7,6 @@ import gc
 import numpy as np
 import pytest
 
-import foxhunt_rt as fx
 from foxhunt_rt.driver import CaptureError, FoxhuntError, LifetimeError, counts
 from foxhunt_rt.graph import BakedValueError, DeclarationError
 from foxhunt_rt.kernels import ArgumentError
@@ -51,7 +50,7 @@ def test_one_launch_runs_every_child(runtime, two):
 
 
 def test_building_leaves_the_state_as_it_was(two):
-    step, x, y, total = two
+    _, x, y, total = two
     assert np.array_equal(x.to_numpy(), np.arange(N, dtype=np.float32))
     assert not y.to_numpy().any() and not total.to_numpy().any()
 
@@ -127,9 +126,8 @@ def test_undeclared_access_is_refused(runtime, declared):
 def test_null_pointer_is_refused_before_the_launch(runtime):
     """Known failure K5: a null pointer baked into a graph became an illegal address much later."""
     plan = runtime.plan("null")
-    with pytest.raises(ArgumentError, match="x"):
-        with plan.child("c", reads=[], writes=[]) as c:
-            c.launch("add_scalar", GRID, BLOCK, dict(x=None, value=1.0, n=N))
+    with pytest.raises(ArgumentError, match="x"), plan.child("c", reads=[], writes=[]) as c:
+        c.launch("add_scalar", GRID, BLOCK, dict(x=None, value=1.0, n=N))
 
 
 def test_three_modes_agree_and_a_planted_fault_is_named(two):
