@@ -22,9 +22,7 @@ typedef struct {
 
 typedef struct {
     const env_state *env;       //@ in env_state[E]
-    const float *bars;          //@ in f32[N*4]            (N, 4)
     const float *features;      //@ in f32[N*stride]       (N, stride), the first F columns are read
-    const market_block *market; //@ in market_block[1]
     float *state;               //@ out f32[E*Sp]          (E, Sp) features, portfolio, zeros
     int32_t E;                  //@ environments
     int32_t N;                  //@ bars

@@ -141,7 +141,7 @@ typedef struct {
     uint32_t pad0_;
 } market_block;
 
-/* One environment: a walk over the bars [cursor, end), and the account of the current episode. */
+/* One environment: a walk over the bars [cursor, end), idle when cursor + 1 >= end; and the account of its episode. */
 typedef struct {
     double cash;             /* ticks * contracts: what the fills of this episode paid and received */
     double entry;            /* mean fill price of the open position, ticks; 0 when flat */
@@ -149,12 +149,13 @@ typedef struct {
     double peak;             /* largest equity of the episode, >= 0 */
     int32_t cursor;          /* bar whose close was seen last */
     int32_t end;             /* one past the last bar to execute in */
-    int32_t active;          /* 0: the walk is over, or never began */
+    int32_t session_last;    /* last bar of the session that bar cursor belongs to */
     int32_t flatten;         /* 1: flat at end as at a session's end (evaluation); 0: truncated there (collection) */
     int32_t position;        /* contracts, signed */
     int32_t traded;          /* contracts of all fills of the episode */
     int32_t bars_in_trade;   /* closes seen with the open position */
     int32_t invalid_actions; /* actions outside the action space, each taken as no order */
+    float portfolio[4];      /* portfolio features of the state, as observed: position, unrealized, time, drawdown */
 } env_state;
 
 /* What happened in one bar of an evaluation. Zero where no environment came by. */

@@ -17,15 +17,16 @@ FX_DEVICE int first_decision(const int32_t *session_end, int cursor, int end) {
     return cursor;
 }
 
-FX_DEVICE float clamp5(double x) { return (float)(x < -5.0 ? -5.0 : (x > 5.0 ? 5.0 : x)); }
+FX_DEVICE float clamp5(float x) { return x < -5.0f ? -5.0f : (x > 5.0f ? 5.0f : x); }
 
 // Position as a share of the limit, unrealized PnL, time in trade, drawdown of the episode: scaled, see the docs.
+// Divisions in f32: these are features, and a double division takes a GPU thread a hundred cycles.
 FX_DEVICE void portfolio(const market_block &m, const account &acc, double close, double drawdown, float *out) {
-    double bars = (double)acc.bars_in_trade;
-    out[0] = (float)((double)acc.position / (double)m.position_limit);
-    out[1] = clamp5(acc.unrealized(m, close) / m.pnl_scale);
-    out[2] = (float)(bars / (bars + m.time_scale));
-    out[3] = clamp5(drawdown / m.pnl_scale);
+    const float bars = (float)acc.bars_in_trade, scale = (float)m.pnl_scale;
+    out[0] = (float)acc.position / (float)m.position_limit;
+    out[1] = clamp5((float)acc.unrealized(m, close) / scale);
+    out[2] = bars / (bars + (float)m.time_scale);
+    out[3] = clamp5((float)drawdown / scale);
 }
 
 }  // namespace fx
@@ -38,7 +39,7 @@ FX_KERNEL(env_reset) {
     s.end = a.end[e];
     s.flatten = a.flatten[e];
     s.cursor = fx::first_decision(a.session_end, a.start[e], s.end);
-    s.active = s.cursor + 1 < s.end ? 1 : 0;
+    if (s.cursor + 1 < s.end) s.session_last = a.session_end[s.cursor];
     a.env[e] = s;
 }
 
@@ -47,7 +48,7 @@ FX_KERNEL_ANYBLOCK(env_observe) {
     int e = (int)blockIdx.x;
     const env_state &s = a.env[e];
     float *state = a.state + (int64_t)e * a.Sp;
-    if (!s.active) {
+    if (s.cursor + 1 >= s.end) {
         FX_FOR(j, a.Sp) state[j] = 0.0f;
         return;
     }
@@ -55,20 +56,18 @@ FX_KERNEL_ANYBLOCK(env_observe) {
     FX_FOR(j, a.F) state[j] = row[j];
     float *rest = state + a.F;
     FX_FOR(j, a.Sp - a.F - PORTFOLIO_FEATURES) rest[PORTFOLIO_FEATURES + j] = 0.0f;
-    FX_FOR(one, 1) {
-        fx::account acc = {s.cash, s.entry, s.position, s.traded, s.bars_in_trade};
-        fx::portfolio(*a.market, acc, fx::load_bar(a.bars, s.cursor).close, s.peak - s.equity, rest);
-    }
+    FX_FOR(j, PORTFOLIO_FEATURES) rest[j] = s.portfolio[j];
 }
 
 FX_KERNEL_ANYBLOCK(env_step) {
     int e = (int)blockIdx.x;
     env_state *env = a.env + e;
-    const int bar = env->cursor, end = env->end, active = env->active, flatten = env->flatten;
+    const int bar = env->cursor, now = bar + 1, end = env->end;
+    const int session_last = env->session_last, flatten = env->flatten;
     float *state = a.state ? a.state + (int64_t)e * a.Sp : nullptr;
     __syncthreads();  // everyone has read env before one thread writes it
 
-    if (!active) {
+    if (now >= end) {  // idle
         if (state) FX_FOR(j, a.Sp) state[j] = 0.0f;
         if (a.row_ended) {
             FX_FOR(one, 1) {
@@ -82,9 +81,13 @@ FX_KERNEL_ANYBLOCK(env_step) {
         return;
     }
 
+    // Everything that depends on the cursor alone is asked for before anything waits.
+    const fx::ohlc b = fx::load_bar(a.bars, now);
+    const double last = fx::load_bar(a.bars, bar).close;
+    const int action = a.action[e];
+
     // The walk. A session's end is a terminal state; the end of the data is one only where the position is closed.
-    const int now = bar + 1;
-    const bool session_over = a.session_end[bar] == now, data_over = now + 1 >= end;
+    const bool session_over = session_last == now, data_over = now + 1 >= end;
     const bool terminated = session_over || (data_over && flatten), truncated = data_over && !terminated;
     const int next = session_over ? fx::first_decision(a.session_end, now + 1, end) : now;
     const bool goes_on = next + 1 < end;
@@ -103,11 +106,7 @@ FX_KERNEL_ANYBLOCK(env_step) {
     FX_FOR(one, 1) {
         const market_block &m = *a.market;
         const env_state s = *env;
-        const fx::ohlc b = fx::load_bar(a.bars, now);
-        const double last = fx::load_bar(a.bars, bar).close;
-        const int action = a.action[e];
         fx::account acc = {s.cash, s.entry, s.position, s.traded, s.bars_in_trade};
-        if (a.row_ended) fx::portfolio(m, acc, last, s.peak - s.equity, a.row_portfolio + e * PORTFOLIO_FEATURES);
 
         fx::fill order = {0, 0.0, 0.0};
         const bool valid = fx::action_valid(action);
@@ -127,21 +126,26 @@ FX_KERNEL_ANYBLOCK(env_step) {
         const double drawdown = peak - equity, deeper = drawdown - (s.peak - s.equity);
         const double reward = net - m.drawdown_penalty * (deeper > 0.0 ? deeper : 0.0);
 
+        float after[PORTFOLIO_FEATURES];
+        fx::portfolio(m, acc, b.close, drawdown, after);
+
         if (a.row_ended) {
             a.row_feature[e] = bar;
             a.row_next_feature[e] = now;
-            fx::portfolio(m, acc, b.close, drawdown, a.row_next_portfolio + e * PORTFOLIO_FEATURES);
-            a.row_action[e] = action;
+            for (int j = 0; j < PORTFOLIO_FEATURES; ++j) {
+                a.row_portfolio[e * PORTFOLIO_FEATURES + j] = s.portfolio[j];
+                a.row_next_portfolio[e * PORTFOLIO_FEATURES + j] = after[j];
+            }
+            a.row_action[e] = valid ? action : 0;
             a.row_reward[e] = (float)reward;
-            a.row_ended[e] = terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0);
+            // A row whose action no network has an output for must never be drawn.
+            a.row_ended[e] = !valid ? ENDED_ABSENT : (terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0));
         }
         const int slot = now - a.result_first;
         if (a.result && slot >= 0 && slot < a.results) {
-            const int o = order.contracts < 0 ? -order.contracts : order.contracts;
-            const int x = exit.contracts < 0 ? -exit.contracts : exit.contracts;
             bar_result r = {};
             r.net = net;
-            r.cost = m.tick_value * (o * order.friction + x * exit.friction) + m.fee * (double)(o + x);
+            r.cost = fx::cost(m, order) + fx::cost(m, exit);
             r.price = order.price;
             r.exit_price = exit.price;
             r.contracts = order.contracts;
@@ -161,22 +165,16 @@ FX_KERNEL_ANYBLOCK(env_step) {
             t.position = acc.position;
             t.traded = acc.traded;
             t.bars_in_trade = acc.bars_in_trade;
+            for (int j = 0; j < PORTFOLIO_FEATURES; ++j) t.portfolio[j] = after[j];
         }
         t.cursor = next;
         t.end = end;
-        t.active = goes_on ? 1 : 0;
+        t.session_last = session_over && goes_on ? a.session_end[next] : session_last;
         t.flatten = flatten;
         t.invalid_actions = s.invalid_actions + (valid ? 0 : 1);
         *env = t;
 
-        if (state) {
-            fx::account shown = {t.cash, t.entry, t.position, t.traded, t.bars_in_trade};
-            float *p = state + a.F;
-            if (goes_on) {
-                fx::portfolio(m, shown, session_over ? 0.0 : b.close, t.peak - t.equity, p);
-            } else {
-                for (int j = 0; j < PORTFOLIO_FEATURES; ++j) p[j] = 0.0f;
-            }
-        }
+        if (state)
+            for (int j = 0; j < PORTFOLIO_FEATURES; ++j) state[a.F + j] = goes_on ? t.portfolio[j] : 0.0f;
     }
 }

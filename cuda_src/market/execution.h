@@ -93,6 +93,12 @@ FX_DEVICE fill execute_exit(const market_block &m, const ohlc &bar, int position
     return {-position, bar.close + side * friction, friction};
 }
 
+// Money: fees, half-spread and slippage of a fill.
+FX_DEVICE double cost(const market_block &m, const fill &f) {
+    double contracts = f.contracts < 0 ? -(double)f.contracts : (double)f.contracts;
+    return contracts * (m.tick_value * f.friction + m.fee);
+}
+
 // The account of one episode. Equity is a function of what stands here, so nothing drifts however long it runs.
 struct account {
     double cash;        // ticks * contracts

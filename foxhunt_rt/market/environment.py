@@ -204,7 +204,7 @@ class MarketEnvironment:
 
     Notes
     -----
-    Idle until `reset`. Allocates E * 76 bytes.
+    Idle until `reset`. Allocates E * 92 bytes.
     """
 
     def __init__(
@@ -288,9 +288,7 @@ class MarketEnvironment:
             (_THREADS,),
             {
                 "env": self.state,
-                "bars": self.tables.bars,
                 "features": self.tables.features,
-                "market": self.block,
                 "state": state_out,
                 **self._sizes,
             },
@@ -358,7 +356,8 @@ class MarketEnvironment:
 
     def active(self) -> int:
         """Environments that still walk. Synchronizes."""
-        return int(np.count_nonzero(self.state.to_numpy()["active"]))
+        state = self.state.to_numpy()
+        return int(np.count_nonzero(state["cursor"] + 1 < state["end"]))
 
     def check(self) -> None:
         """Raises RuntimeError when a step met an action outside the action space. Synchronizes."""

@@ -173,3 +173,5 @@ def test_an_action_outside_the_space_places_no_order_and_is_counted(runtime: Any
     assert not out.results["contracts"].any()
     assert not out.results["position"].any()
     assert out.env["invalid_actions"][0] == 2
+    assert out.rows["ended"][:, 0].tolist() == [4, 4]  # never drawn from the replay ring
+    assert not out.rows["action"].any()
