@@ -132,13 +132,15 @@ def _csv(name: str, data: bytes) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
-    data = data.rstrip()
+    data = data.removeprefix(b"\xef\xbb\xbf").rstrip()
     header = data.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
     if not header:
-        raise BarsError(f"{name}: line 1 is blank; the first line must name the columns")
+        raise BarsError(f"{name}: row 1 is blank; the first row must name the columns")
     delimiter = max(",;\t", key=header.count)
     names = header.split(delimiter)
     found = _find_columns(name, names)
+    if b"\n" not in data:
+        raise BarsError(f"{name}: there are columns but no rows; fetch the file again")
     types = {names[found[key]]: pa.float64() for key in (*_PRICES, "volume") if key in found}
     if "symbol" in found:
         types[names[found["symbol"]]] = pa.string()
@@ -153,14 +155,14 @@ def _csv(name: str, data: bytes) -> Any:
             ),
         )
     except pa.ArrowInvalid as error:
-        raise BarsError(f"{name}: {_arrow_reason(str(error))}; mend that line or fetch the file again") from None
+        raise BarsError(f"{name}: {_arrow_reason(str(error))}; mend that row or fetch the file again") from None
 
 
 def _arrow_reason(text: str) -> str:
-    """pyarrow's message with the row counted as a line of the file (the header is line 1)."""
+    """pyarrow's message; its rows are lines of the file, the header is row 1."""
     text = text.splitlines()[0].rstrip(". ")
     text = re.sub(r"^In CSV column #\d+: ", "", text)
-    text = re.sub(r"\b(Row #)(\d+)\b", lambda m: f"line {m.group(2)}", text)
+    text = re.sub(r"\b(Row #)(\d+)\b", lambda m: f"row {m.group(2)}", text)
     return text
 
 
@@ -183,7 +185,7 @@ def _parquet(name: str, data: bytes) -> Any:
 
 def _find_columns(name: str, names: list[str]) -> dict[str, int]:
     """Position of each known column; a name earlier in the alias list wins."""
-    plain = [text.strip().strip('"<>').lower().lstrip("\ufeff") for text in names]
+    plain = [text.strip().strip('"<>').lower() for text in names]
     found: dict[str, int] = {}
     for key, aliases in ALIASES.items():
         for alias in aliases:
