@@ -273,10 +273,10 @@ class MarketConfig(_Section):
         (0.5, 1.0, 2.0), "factors on the slippage: passive, normal, aggressive", low=0.0
     )
     stop_offset_ticks: float = option(1.0, "distance from the last close to a stop's trigger, in ticks", low=0.0)
-    capital: float = option(
-        100_000.0, "equity at the start, currency of the contract; ratios are of returns on it", above=0.0
-    )
     position_limit: int = option(4, "contracts at size 1", low=1, high=1 << 16)
+    capital: float = option(
+        0.0, "equity at the start of a judged window; 0: the notional value of the position limit", low=0.0
+    )
     reward: str = option(
         "net", "change of equity net of costs, or named alternatives", choices=("net", "drawdown", "sharpe", "rank")
     )

@@ -1,0 +1,69 @@
+"""Walk-forward training: folds in time, each with its own training, validation and test window.
+
+Without DATA: the sample bars, 62,500 bars of real ES trades, fetched once. Files: .csv, .csv.gz, .parquet.
+A run leaves a folder: configuration, environment, every training record, checkpoints, result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from foxhunt_rt.cli.errors import ExitCode, UsageError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to train on, and where to keep it."""
+    from foxhunt_rt.cli.options import add_config_arguments
+
+    parser.add_argument("data", nargs="?", metavar="DATA", help="bars; left out: the sample bars")
+    parser.add_argument("--synthetic", action="store_true", help="a simulated market instead: needs no network")
+    parser.add_argument("--fold", type=int, action="append", metavar="N", dest="folds",
+                        help="only this fold, from 1; the same numbers as in the whole run; may be repeated")  # fmt: skip
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="where the run folder goes (default: %(default)s)")
+    parser.add_argument("--name", metavar="NAME", help="of the run folder, after the time (default: the profile)")
+    parser.add_argument("--no-save", action="store_true", help="leave no run folder")
+    parser.add_argument("--resume", metavar="RUN", help="not there yet")
+    add_config_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Bars and configuration are checked before the driver is loaded, so that a wrong file costs nothing."""
+    from foxhunt_rt.cli.options import configuration
+    from foxhunt_rt.cli.sample import bars_path
+    from foxhunt_rt.market.bars import load_bars
+
+    if args.resume is not None:
+        raise UsageError("--resume is not there yet: checkpoints hold no replay; run the fold again with --fold N")
+    if args.data is not None and args.synthetic:
+        raise UsageError("DATA and --synthetic exclude each other; leave one out")
+    config = configuration(args)
+    bars, spec, report = load_bars(bars_path(args.data, args.synthetic, config), config.market)
+    for line in (*bars.notes, *report.lines()):
+        print(f"- {line}")
+
+    from foxhunt_rt.graph import Runtime
+    from foxhunt_rt.telemetry import console_for
+    from foxhunt_rt.train import Market, WalkForward
+
+    observer = console_for(sys.stdout)
+    try:
+        with Runtime() as rt:
+            runs = None if args.no_save else Path(args.runs)
+            training = WalkForward(rt, Market(bars, spec), config, observer=observer, runs=runs,
+                                   name=args.name or args.profile)  # fmt: skip
+            try:
+                result = training.run(args.folds)
+            finally:
+                training.close()
+    finally:
+        observer.close()
+    if "run" in result:
+        print(f"Saved in {result['run']}")
+    if args.json:
+        print(json.dumps(result, allow_nan=False))
+    return int(ExitCode.OK)

@@ -1,0 +1,129 @@
+"""Collection: T steps of every environment in one launch, from observation to replay.
+
+Each step of the graph, for E environments side by side:
+
+    act          forward pass and epsilon-greedy choice            (a launch a layer, and one)
+    environment  trade in the next bar, write the transition and the next observation   (one)
+    insert       the E transitions into the ring                   (three)
+
+The collect graph is a plan of its own: its kernels are its own functions, apart from the training step's. One pass over a
+window takes every decision of it once: the window is split into E contiguous walks of equal length (`split_window`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foxhunt_rt.dqn.policy import Policy
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Runtime, StepGraph
+from foxhunt_rt.market.environment import MarketEnvironment
+from foxhunt_rt.market.walks import Walks
+from foxhunt_rt.replay import Replay
+from foxhunt_rt.train.errors import TrainingError
+
+__all__ = ["Collector", "bars_of"]
+
+
+def bars_of(ends: NDArray[np.int32], first: int, stop: int) -> NDArray[np.int64]:
+    """The bars of [first, stop) that a pass over the window sees: those whose close it decides on or executes in.
+
+    All but sessions of a single bar, in which no decision can execute.
+    """
+    bars = np.arange(first, stop - 1, dtype=np.int64)
+    decisions = bars[ends[first : stop - 1] > bars]
+    return np.union1d(decisions, decisions + 1)
+
+
+class Collector:
+    """Collects transitions into a replay.
+
+    Parameters
+    ----------
+    rt : Runtime
+    environment : MarketEnvironment
+    policy : Policy
+        Acts for all environments.
+    params : Buffer
+        Flat parameters that the policy acts by, read anew by each launch.
+    replay : Replay
+        In market mode, over the environment's feature table.
+    steps : int
+        T, steps of every environment a launch.
+
+    Attributes
+    ----------
+    graph : StepGraph
+    launches : int
+        Launches that the pass begun last takes.
+    launched : int
+        Of them, done.
+
+    Notes
+    -----
+    Allocates, captures and synchronizes.
+    """
+
+    def __init__(self, rt: Runtime, environment: MarketEnvironment, policy: Policy, params: Buffer, replay: Replay,
+                 steps: int) -> None:  # fmt: skip
+        self.runtime, self.environment, self.policy, self.replay, self.steps = rt, environment, policy, replay, steps
+        e = environment.environments
+        self.staging = replay.staging(e)
+        self.state = rt.zeros((e, environment.tables.padded_width), np.float32, "collect.state")
+        self.action = rt.zeros(e, np.int32, "collect.action")
+        self.walks: Walks | None = None
+        self.launches = self.launched = 0
+        plan = rt.plan("collect")
+        reads = [*policy.reads(params, self.state), *environment.reads]
+        writes = [*policy.writes(self.action), *environment.writes, *self.staging.buffers, self.state,
+                  *replay.insert_writes(self.staging)]  # fmt: skip
+        with plan.child("collect", reads=reads, writes=writes, private=policy.private()) as child:
+            for _ in range(steps):
+                policy.record_act(child, params, self.state, self.action)
+                environment.record_step(child, self.action, self.staging, self.state)
+                replay.record_insert(child, self.staging)
+        self.graph: StepGraph = plan.build(ungraphed=False)
+
+    def begin(self, walks: Walks) -> None:
+        """Puts every environment at the start of its walk. Synchronizes."""
+        self.walks, self.launched = walks, 0
+        self.launches = -(-walks.longest // self.steps)
+        self.environment.reset(walks)
+        self.environment.record_observe(self.runtime.ungraphed("collect.begin"), self.state)
+
+    def launch(self) -> None:
+        """T more steps of every environment: one graph launch. Does not synchronize."""
+        self.graph.launch()
+        self.replay.note_inserted(self.staging, self.steps)
+        self.launched += 1
+
+    @property
+    def total(self) -> int:
+        """Decisions of the whole pass."""
+        return 0 if self.walks is None else int(self.walks.steps.sum())
+
+    @property
+    def decisions(self) -> int:
+        """Decisions taken in this pass so far, by the host's count."""
+        if self.walks is None:
+            return 0
+        return int(np.minimum(self.walks.steps, self.launched * self.steps).sum())
+
+    def finish(self) -> None:
+        """Launches what is left of the pass and checks on the device that it is complete. Synchronizes.
+
+        Raises
+        ------
+        TrainingError
+            An environment still walks.
+        """
+        while self.launched < self.launches:
+            self.launch()
+        self.environment.check()
+        if active := self.environment.active():
+            raise TrainingError(f"{active} environments are not at the end of their walk: the pass missed bars; report this")
+
+    def close(self) -> None:
+        """Waits for the stream and destroys the graph."""
+        self.graph.close()

@@ -1,0 +1,265 @@
+"""One fold, from reset to test. Everything it does depends on the configuration, the seed and its windows alone.
+
+    1  reset; features normalized by the training window
+    2  a random policy walks the training window: reward scale and support from its returns, and the fixed rows
+    3  epochs: collection of every bar of the training window, interleaved with the training steps; then validation
+    4  the parameters of the best validation walk the test window, once
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foxhunt_rt import driver
+from foxhunt_rt.dqn.guard import GuardFault
+from foxhunt_rt.market.features import Normalizer
+from foxhunt_rt.market.folds import Fold
+from foxhunt_rt.market.walks import split_window
+from foxhunt_rt.train.collector import bars_of
+from foxhunt_rt.train.errors import TrainingError
+from foxhunt_rt.train.evaluate import Judgement, reference_policies
+from foxhunt_rt.train.metrics_log import MetricsLog
+from foxhunt_rt.train.progress import Observer, Progress
+from foxhunt_rt.train.support import Support, fit_support
+from foxhunt_rt.train.world import World
+
+__all__ = ["ALARMS", "FoldReport", "FoldRun", "fold_seed"]
+
+ALARMS = ("edge_mass", "spike_share", "q_clip", "atom_use")
+_LAUNCHES = ("cuGraphLaunch", "cuLaunchKernel", "cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async",
+             "cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync")  # fmt: skip
+_SHOW_EVERY = 12  # steps between two looks of the observer
+
+
+def fold_seed(seed: int, index: int) -> int:
+    """The seed of fold ``index``: depends on no other fold. 63 bits."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@dataclasses.dataclass
+class FoldReport:
+    """What a fold leaves. Epochs and the fold itself count from 1 in what people read."""
+
+    fold: Fold
+    support: Support
+    epochs: list[dict[str, Any]]
+    best_epoch: int
+    bars_seen: int
+    steps: int
+    launches: int  # driver launches during training steps
+    alarms: dict[str, int]
+    loss_first: dict[str, float]
+    loss_last: dict[str, float]
+    test: dict[str, Any]
+    theta: NDArray[np.float32]  # of the best epoch
+
+
+class FoldRun:
+    """Runs one fold in a world.
+
+    Parameters
+    ----------
+    world : World
+    fold : Fold
+    log : MetricsLog
+        Receives every record.
+    observer : Observer
+    stop : callable
+        Asked between launches; true ends the fold by `Stopped`.
+    """
+
+    class Stopped(Exception):
+        """The caller asked to stop; the state on the device is whole."""
+
+    def __init__(self, world: World, fold: Fold, log: MetricsLog, observer: Observer, stop: Callable[[], bool]) -> None:
+        self.world, self.fold, self.log, self.observer, self.stop = world, fold, log, observer, stop
+        self.seed = fold_seed(world.config.train.seed, fold.index)
+        self.epoch = self.step = self.launches = self.steps = 0
+        self.normalizer: Normalizer | None = None
+        self.support: Support | None = None
+        self.best: tuple[int, Judgement, NDArray[np.float32]] | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the fold, from 1."""
+        return self.fold.index + 1
+
+    def run(self) -> FoldReport:
+        """The whole fold. Synchronizes at epoch boundaries only.
+
+        Raises
+        ------
+        GuardFault
+            The device found something impossible.
+        FoldRun.Stopped
+            `stop` was true.
+        """
+        world, train = self.world, self.world.config.train
+        self.normalizer = world.enter(self.fold, self.seed)
+        self._walk_randomly()
+        assert self.support is not None
+        first = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
+        epochs = [self._run_epoch(epoch) for epoch in range(train.epochs)]
+        target = world.learner.adam.target.to_numpy()  # type: ignore[attr-defined]
+        last = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
+        assert self.best is not None
+        best_epoch, _, theta = self.best
+        record = world.learner.last
+        assert record is not None
+        report = FoldReport(
+            fold=self.fold, support=self.support, epochs=epochs, best_epoch=best_epoch,
+            bars_seen=len(bars_of(world.ends, *self.fold.train)), steps=self.steps, launches=self.launches,
+            alarms={name: int(record[f"alarm_{name}"]) for name in ALARMS},
+            loss_first=world.probe.measure(first, target), loss_last=world.probe.measure(last, target),
+            test=self._test(theta), theta=theta,
+        )  # fmt: skip
+        self.observer.fold_ended(self.number, {"test": report.test, "best_epoch": best_epoch,
+                                               "loss_first": report.loss_first, "loss_last": report.loss_last})  # fmt: skip
+        return report
+
+    def _walk_randomly(self) -> None:
+        """Fills the replay by a random policy over the training window; support, reward scale and fixed rows from it."""
+        world, learner = self.world, self.world.learner
+        world.collector.policy.set_exploration(1.0)
+        world.collector.begin(self._walks())
+        world.collector.finish()
+        reward, ended = collected(world)
+        self.support = fit_support(reward, ended, world.config)
+        learner.set(**dataclasses.asdict(self.support))
+        world.probe.draw(self.seed)
+        self.observer.fold_started(self.number, {**self.fold.to_dict(), "support": dataclasses.asdict(self.support)})
+
+    def _walks(self) -> Any:
+        environments = self.world.config.market.environments
+        try:
+            return split_window(self.world.ends, *self.fold.train, environments)
+        except ValueError as error:
+            raise TrainingError(f"{error}: --set market.environments={environments // 2}") from error
+
+    def _run_epoch(self, epoch: int) -> dict[str, Any]:
+        """Collection and training, interleaved; then validation. The host waits for nothing but its own bound on launches."""
+        world, learner, collector = self.world, self.world.learner, self.world.collector
+        config = world.config
+        self.epoch = epoch
+        learner.set(alpha_c51=config.alpha_c51(epoch))
+        collector.begin(self._walks())
+        steps = config.train.steps_per_epoch
+        parts: list[NDArray[Any]] = []
+        for step in range(steps):
+            self.step = step
+            if self.stop():
+                self._keep(parts)
+                raise FoldRun.Stopped
+            # The pass is spread over the epoch, one launch ahead of the steps that may draw from it.
+            while collector.launched < collector.launches and collector.launched * steps <= step * collector.launches:
+                collector.policy.set_exploration(self.epsilon)
+                collector.launch()
+            before = _launch_count()
+            try:
+                learner.step()
+            except GuardFault as fault:
+                self._keep(parts)
+                raise fault
+            self.launches += _launch_count() - before
+            self.steps += 1
+            if step % _SHOW_EVERY == 0 and learner.last is not None:
+                self.observer.progressed(self._progress(learner.last))
+        collector.finish()
+        records = self._keep(parts)
+        return self._validate(epoch, records)
+
+    @property
+    def epsilon(self) -> float:
+        """Linear over the fold, by launches of collection."""
+        train, collector = self.world.config.train, self.world.collector
+        done = (self.epoch * collector.launches + collector.launched) / max(1, train.epochs * collector.launches - 1)
+        return train.epsilon_start + (train.epsilon_end - train.epsilon_start) * min(done, 1.0)
+
+    def _keep(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
+        """Drains the learner into the log; on a fault what came before it is kept too."""
+        fault: GuardFault | None = None
+        while True:
+            try:
+                parts.append(self.world.learner.drain())
+                break
+            except GuardFault as error:  # once for each record in flight, then the records come
+                fault = fault or error
+        records = np.concatenate(parts)
+        self.log.add(self.number, self.epoch + 1, records)
+        if fault is not None:
+            raise fault
+        return records
+
+    def _validate(self, epoch: int, records: NDArray[Any]) -> dict[str, Any]:
+        world = self.world
+        theta = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
+        world.evaluator.params.copy_from(theta)
+        judged = world.evaluator.judge(world.window(*self.fold.validate))
+        better = self.best is None or judged.rank > self.best[1].rank
+        if better:
+            self.best = (epoch + 1, judged, theta)
+        about = {
+            "epoch": epoch + 1, "steps": len(records), "step_us_median": step_us(records), "best": better,
+            "bars_seen": len(bars_of(world.ends, *self.fold.train)),
+            "alpha_c51": float(records["alpha_c51"][-1]), "epsilon": self.epsilon,
+            **{name: float(records[name].astype(np.float64).mean())
+               for name in ("loss", "ce", "mse", "td_error", "atom_use", "grad_norm")},
+            "q_min": float(records["q_min"].min()), "q_max": float(records["q_max"].max()),
+            "validation": {**judged.metrics.to_dict(), "branch_entropy": judged.entropy, "alarms": judged.alarms},
+        }  # fmt: skip
+        self.observer.epoch_ended(self.number, epoch + 1, about)
+        return about
+
+    def _test(self, theta: NDArray[np.float32]) -> dict[str, Any]:
+        """The test window, touched here and nowhere else."""
+        world = self.world
+        window = world.window(*self.fold.test)
+        world.evaluator.params.copy_from(theta)
+        judged = world.evaluator.judge(window)
+        about = window.slice.describe()
+        return {"fold": self.number, "first": about["first"], "last": about["last"], **judged.metrics.to_dict(),
+                "alarms": judged.alarms, "branch_entropy": judged.entropy,
+                "baselines": reference_policies(window, self.seed)}  # fmt: skip
+
+    def _progress(self, record: NDArray[Any]) -> Progress:
+        world, train = self.world, self.world.config.train
+        fields = ("loss", "ce", "mse", "q_min", "q_max", "atom_use", "td_error", "lr", "alpha_c51")
+        return Progress(
+            fold=self.number, folds=len(world.folds), epoch=self.epoch + 1, epochs=train.epochs, step=self.step + 1,
+            steps=train.steps_per_epoch, bars_seen=min(world.collector.decisions, world.collector.total),
+            bars=world.collector.total, epsilon=self.epsilon,
+            step_us=float(record["ended_ns"] - record["started_ns"]) / 1e3,
+            **{name: float(record[name]) for name in fields},
+        )  # fmt: skip
+
+
+def collected(world: World) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Rewards and ENDED_* words (T, E) of the last inserts that the ring still holds, oldest first. Synchronizes."""
+    replay, e = world.replay, world.environment.environments
+    inserts = min(replay.inserted, replay.capacity) // e
+    rows = replay.rows.to_numpy()
+    at = np.arange(replay.inserted - inserts * e, replay.inserted) % replay.capacity
+    chosen = rows[at]
+    return chosen["reward"].reshape(inserts, e), chosen["ended"].reshape(inserts, e)
+
+
+def step_us(records: NDArray[Any]) -> float:
+    """Median time from the start of a step to the start of the next, by the device's clock, in microseconds.
+
+    It holds everything that a step costs: the launch, the host's part of the loop, and the kernels. Steps between which a
+    launch of collection lies are among them, too few to move the median.
+    """
+    if len(records) < 2:
+        return float((records["ended_ns"] - records["started_ns"]).astype(np.float64).mean() / 1e3) if len(records) else 0.0
+    return float(np.median(np.diff(records["started_ns"].astype(np.int64))) / 1e3)
+
+
+def _launch_count() -> int:
+    return sum(driver.counts[name] for name in _LAUNCHES)
+
+

@@ -1,0 +1,176 @@
+"""Walk-forward training: the folds in sequence, what they leave in the run folder, and how they end.
+
+    market = Market(*load_bars("bars.csv.gz", config.market)[:2])
+    result = WalkForward(rt, market, config).run()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foxhunt_rt.config import Config, ConfigError
+from foxhunt_rt.dqn.guard import GuardFault
+from foxhunt_rt.graph import Runtime
+from foxhunt_rt.train.checkpoint import save_checkpoint
+from foxhunt_rt.train.fold import FoldReport, FoldRun, step_us
+from foxhunt_rt.train.interrupt import Interrupt
+from foxhunt_rt.train.metrics_log import MetricsLog
+from foxhunt_rt.train.progress import Observer
+from foxhunt_rt.train.result import build_result
+from foxhunt_rt.train.run_folder import RunFolder, describe_environment
+from foxhunt_rt.train.world import Market, World
+
+__all__ = ["TrainingInterrupted", "WalkForward"]
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C between two launches; the message says what was saved."""
+
+
+class WalkForward:
+    """Trains and judges fold after fold.
+
+    Parameters
+    ----------
+    rt : Runtime
+    market : Market
+    config : Config
+    observer : Observer, optional
+    runs : Path, optional
+        Where the run folder is made; None: nothing is written.
+    name : str
+        Of the run folder, after the time.
+
+    Attributes
+    ----------
+    world : World
+    folder : RunFolder or None
+        Made when the first fold begins, so that a run that cannot start leaves nothing.
+    """
+
+    def __init__(self, rt: Runtime, market: Market, config: Config, *, observer: Observer | None = None,
+                 runs: Path | None = None, name: str = "run") -> None:  # fmt: skip
+        self.began = time.perf_counter()
+        self.runtime, self.config = rt, config
+        self.observer = observer or Observer()
+        self.world = World(rt, market, config)
+        self.log = MetricsLog()
+        self.runs, self.name = runs, name
+        self.folder: RunFolder | None = None
+
+    def run(self, folds: Sequence[int] | None = None, stop: Callable[[], bool] | None = None) -> dict[str, Any]:
+        """Runs the folds (all, or those numbered from 1) and returns the result (`train.result`).
+
+        Parameters
+        ----------
+        folds : sequence of int, optional
+        stop : callable, optional
+            Asked between launches; true ends training as Ctrl-C does.
+
+        Raises
+        ------
+        GuardFault
+            The device found something impossible: what was learned before is saved, the fold is lost.
+        TrainingInterrupted
+            SIGINT, or `stop`: the state is saved.
+        ConfigError
+            There is no fold of such a number.
+        """
+        chosen = self._choose(folds)
+        self.observer.started(self.world.about())
+        if self.runs is not None:
+            environment = describe_environment(self.runtime, self.world.market.bars.describe())
+            self.folder = RunFolder.create(self.runs, self.name, self.config, environment)
+        reports: list[FoldReport] = []
+        with Interrupt() as interrupt:
+            for index in chosen:
+                fold = FoldRun(self.world, self.world.folds[index], self.log, self.observer,
+                               lambda: interrupt.requested or (stop is not None and stop()))  # fmt: skip
+                try:
+                    reports.append(fold.run())
+                except FoldRun.Stopped:
+                    raise TrainingInterrupted(self._interrupted(fold, reports)) from None
+                except GuardFault:
+                    self._save_progress(reports)
+                    raise
+                self._save_fold(fold, reports[-1])
+            result = build_result(self.world, reports, time.perf_counter() - self.began, _median_step_us(self.log))
+            if self.folder is not None:
+                result["run"] = str(self.folder.path)
+                self._save_progress(reports)
+                self.folder.write_json("result.json", result)
+        self.observer.ended(result)
+        return result
+
+    def _choose(self, folds: Sequence[int] | None) -> list[int]:
+        count = len(self.world.folds)
+        for number in folds or ():
+            if not 1 <= number <= count:
+                raise ConfigError(f"there is no fold {number}; give 1 to {count}")
+        return list(range(count)) if folds is None else [number - 1 for number in folds]
+
+    def _tensors(self, theta: NDArray[np.float32] | None, fold: FoldRun) -> dict[str, NDArray[Any]]:
+        """Parameters (the given ones as theta), moments, counters and normalizer of a fold."""
+        adam, learner = self.world.learner.adam, self.world.learner
+        tensors = {name: getattr(adam, name).to_numpy() for name in ("theta", "target", "m", "v")}
+        if theta is not None:
+            tensors["theta"] = theta
+        state = learner.state.to_numpy()[0]
+        tensors["counters"] = np.array([state[name] for name in state.dtype.names], np.uint64)
+        assert fold.normalizer is not None
+        tensors.update({f"normalizer.{name}": array for name, array in fold.normalizer.to_arrays().items()})
+        return tensors
+
+    def _facts(self, fold: FoldRun) -> dict[str, Any]:
+        learner = self.world.learner
+        counters = list(learner.state.dtype.names or ())
+        return {
+            "fold": fold.number, "windows": fold.fold.to_dict(), "epoch": fold.epoch + 1, "step": fold.step,
+            "seed": fold.seed, "support": dataclasses.asdict(fold.support) if fold.support else None,
+            "alpha_c51": learner.control.alpha_c51, "counters": counters, "features": list(self.world.features.names),
+            "bar_clock": self.world.market.bars.clock, "symbol": self.world.market.bars.symbol,
+            "parameters": {s.name: [s.offset, list(s.padded_shape)] for s in learner.layout.segments},
+        }  # fmt: skip
+
+    def _save_fold(self, fold: FoldRun, report: FoldReport) -> None:
+        if self.folder is None:
+            return
+        facts = self._facts(fold)
+        path = self.folder.checkpoint(f"fold{fold.number}")
+        save_checkpoint(path, self._tensors(None, fold), facts, self.config)
+        path = self.folder.checkpoint(f"fold{fold.number}-best")
+        save_checkpoint(path, {"theta": report.theta, **{k: v for k, v in self._tensors(None, fold).items()
+                                                         if k.startswith("normalizer.")}},
+                        {**facts, "epoch": report.best_epoch}, self.config)  # fmt: skip
+
+    def _save_progress(self, reports: list[FoldReport]) -> None:
+        if self.folder is None:
+            return
+        if len(self.log):
+            self.log.write(self.folder.path / "metrics.parquet")
+        self.folder.write_json("epochs.json", [{"fold": r.fold.index + 1, **e} for r in reports for e in r.epochs])
+
+    def _interrupted(self, fold: FoldRun, reports: list[FoldReport]) -> str:
+        where = f"interrupted in fold {fold.number}, epoch {fold.epoch + 1}, step {fold.step}"
+        if self.folder is None:
+            return f"{where}; nothing was saved, the state is lost"
+        self._save_progress(reports)
+        path = self.folder.checkpoint("interrupted")
+        save_checkpoint(path, self._tensors(None, fold), self._facts(fold), self.config)
+        return f"{where}; parameters and moments saved in {path} (the replay is lost: resuming starts the fold again)"
+
+    def close(self) -> None:
+        """Waits for the stream and destroys the graphs."""
+        self.world.close()
+
+
+def _median_step_us(log: MetricsLog) -> float:
+    parts = [step_us(records) for records in log.records()]
+    return float(np.median(parts)) if parts else 0.0

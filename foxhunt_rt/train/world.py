@@ -1,0 +1,153 @@
+"""Everything of a run that lives as long as the run: bars and features on the device, environments, learner, graphs.
+
+Built once; a fold changes values in it (normalized features, cost model, parameters, replay), never an address, so that
+every graph is captured once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.learner import Learner
+from foxhunt_rt.dqn.policy import Policy
+from foxhunt_rt.graph import Runtime
+from foxhunt_rt.market.actions import BRANCHES
+from foxhunt_rt.market.bars import Bars
+from foxhunt_rt.market.contract import ContractSpec
+from foxhunt_rt.market.environment import MarketEnvironment, MarketTables
+from foxhunt_rt.market.execution import PORTFOLIO_FEATURES, ExecutionModel, fit_pnl_scale_ticks
+from foxhunt_rt.market.features import Normalizer, build_features
+from foxhunt_rt.market.folds import Fold, walk_forward
+from foxhunt_rt.market.walks import session_ends, session_walks
+from foxhunt_rt.replay import Replay
+from foxhunt_rt.train.collector import Collector
+from foxhunt_rt.train.evaluate import Evaluator, Window
+from foxhunt_rt.train.loss_probe import LossProbe
+
+__all__ = ["Market", "World"]
+
+#: Sessions that an evaluation walks side by side at most; more are walked in rounds.
+MAX_SESSIONS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Market:
+    """What is traded: bars and the contract, as `load_bars` gives them."""
+
+    bars: Bars
+    spec: ContractSpec
+
+
+class World:
+    """Bars, environments, learner and graphs of one run.
+
+    Parameters
+    ----------
+    rt : Runtime
+    market : Market
+    config : Config
+
+    Attributes
+    ----------
+    folds : list of Fold
+    learner : Learner
+    collector : Collector
+    evaluator : Evaluator
+    probe : LossProbe
+
+    Raises
+    ------
+    BarsError
+        Too few bars for the folds.
+
+    Notes
+    -----
+    Allocates, loads, captures and synchronizes.
+    """
+
+    def __init__(self, rt: Runtime, market: Market, config: Config) -> None:
+        self.runtime, self.market, self.config = rt, market, config
+        bars, spec = market.bars, market.spec
+        self.features = build_features(bars, config.market.features, spec)
+        self.ends = session_ends(bars.session)
+        train = config.train
+        # No target may reach from one window into the next: the longest feature looks back, an n-step return ahead.
+        embargo = max(train.embargo, self.features.horizon + config.replay.n_step)
+        self.folds = walk_forward(len(bars), folds=train.folds, validation_share=train.validation_share,
+                                  test_share=train.test_share, embargo=embargo, window=train.window)  # fmt: skip
+        ohlc = np.stack([bars.open, bars.high, bars.low, bars.close], axis=1)
+        table = np.zeros_like(self.features.values)
+        self.tables = MarketTables(rt, ohlc, self.ends, table, spec.tick)
+        model = self.execution_model(self.folds[0])
+        self.environment = MarketEnvironment(rt, self.tables, model, config.market.environments)
+        self.replay = Replay(rt, config.replay.capacity, self.tables.state_width, mode="market",
+                             portfolio_dim=PORTFOLIO_FEATURES, n_step=config.replay.n_step)  # fmt: skip
+        self.replay.set_feature_table(self.tables.features)
+        self.learner = Learner(rt, config, self.tables.state_width, BRANCHES, replay=self.replay)
+        layout, control = self.learner.layout, self.learner.control.buffer
+        policy = Policy(rt, layout, control, config.market.environments, guard=self.learner.guard, label="collect.policy")
+        self.collector = Collector(rt, self.environment, policy, self.learner.adam.theta, self.replay, train.collect_steps)
+        sessions = max(len(session_walks(self.ends, *w)) for fold in self.folds for w in (fold.validate, fold.test))
+        self.evaluator = Evaluator(rt, self.tables, model, layout, control, min(sessions, MAX_SESSIONS), train.collect_steps)
+        self.probe = LossProbe(rt, self.learner, train.probe_rows)
+
+    def execution_model(self, fold: Fold) -> ExecutionModel:
+        """Costs, and the scale of profits in the portfolio features, which is fitted on the training window."""
+        scale = self.config.market.pnl_scale_ticks
+        if scale == 0.0:
+            scale = fit_pnl_scale_ticks(self.market.bars.close, self.ends, *fold.train, self.market.spec.tick)
+        return ExecutionModel.from_config(self.config.market, self.market.spec, scale)
+
+    def enter(self, fold: Fold, seed: int) -> Normalizer:
+        """Puts everything to the start of a fold, whatever ran before: fold k alone equals fold k in sequence, bit for bit.
+
+        Synchronizes.
+
+        Returns
+        -------
+        Normalizer
+            Of the features, fitted on the training window.
+        """
+        normalizer = Normalizer.fit(self.features, *fold.train, self.config.market.features)
+        self.runtime.synchronize()
+        self.tables.features.copy_from(normalizer.apply(self.features.values))
+        model = self.execution_model(fold)
+        self.environment.set_model(model)
+        self.evaluator.environment.set_model(model)
+        loss = self.config.loss
+        self.learner.set(reward_scale=loss.reward_scale, v_min=loss.v_min, v_max=loss.v_max)
+        self.learner.reset(seed)
+        for policy in (self.collector.policy, self.evaluator.policy):
+            policy.reset()
+        return normalizer
+
+    def window(self, first: int, stop: int) -> Window:
+        """Bars [first, stop) as an evaluation takes them."""
+        return Window(self.market.bars, self.ends, self.market.spec, self.config.market, first, stop)
+
+    def about(self) -> dict[str, Any]:
+        """For the observer: what is trained on what."""
+        info = self.learner.graph.info()
+        layout = self.learner.layout
+        return {
+            "bars": self.market.bars.describe(),
+            "contract": next((n for n in self.market.bars.notes if n.startswith("contract")), ""),
+            "folds": len(self.folds),
+            "epochs": self.config.train.epochs,
+            "batch": self.config.replay.batch,
+            "network": {"widths": [layout.state_dim, *layout.hidden, layout.head_width], "parameters": layout.parameters,
+                        "atoms": layout.atoms, "branches": list(layout.branches)},
+            "graph": {"children": len(info["children"]), "nodes": info["nodes"]},
+            "driver": self.runtime.driver_kind,
+            "device": self.runtime.device.name,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Waits for the stream and destroys the graphs."""
+        self.evaluator.close()
+        self.collector.close()
+        self.learner.close()
