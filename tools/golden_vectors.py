@@ -22,6 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import foxhunt_rt as fx
 from foxhunt_rt.driver import DeviceBuffer, MappedBuffer
 from foxhunt_rt.graph import StepGraph
 from foxhunt_rt.graph.child import KernelOp
@@ -108,11 +109,11 @@ def compare(step: StepGraph, saved: Any, run: int, worst: dict[str, tuple[float,
             worst[op.kernel] = max(worst.get(op.kernel, (0.0, "")), (d, f"{child}.{use.field}{where}"))
 
 
-def subject() -> list[StepGraph]:
-    """The steps to record: the learner on synthetic rows, and the collector on synthetic bars."""
-    from foxhunt_rt.testing.subjects import golden_subjects
+def subject_steps() -> list[StepGraph]:
+    """The steps to record: a learner of odd sizes on synthetic rows."""
+    import subjects
 
-    return golden_subjects()
+    return [subjects.odd_learner(fx.Runtime()).graph]
 
 
 def main() -> int:
@@ -121,7 +122,7 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
-    steps = subject()
+    steps = subject_steps()
     if args.what == "record":
         out: dict[str, np.ndarray] = {}
         for n, step in enumerate(steps):

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Times the core training step, one cuGraphLaunch a step, on the driver in use.
+
+    python tools/bench/core_step.py --configurations A            medians to stdout, JSON to tools/bench/results/
+
+A, B, C, D are the configurations of tools/bench/README.md: the network and loss of the peers (state 48, branches 5-3-3-3,
+51 atoms, loss summed over branches, no gradient budget). Blocks of 100 steps are timed from the first launch to the end of the
+last by the host's clock, with one synchronization a block; the median over blocks is reported with p10 and p90. Every block's
+time is kept in the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
+
+import subjects  # noqa: E402 (the folders of the tree come first)
+
+import foxhunt_rt as fx  # noqa: E402
+
+CONFIGURATIONS = {
+    "A": ("64,64", 64, 65536),
+    "B": ("256,256", 512, 1 << 20),
+    "C": ("512,512,256", 4096, 1 << 20),
+    "D": ("1024,1024", 16384, 1 << 20),
+}
+
+
+def commit() -> str:
+    """The commit that is measured, with a mark when the tree differs from it."""
+    root = HERE.parent.parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, text=True, capture_output=True, check=True)
+        dirty = subprocess.run(["git", "status", "--porcelain"], cwd=root, text=True, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+
+
+def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int) -> dict[str, object]:
+    hidden, batch, capacity = CONFIGURATIONS[name]
+    settings = subjects.config(**{
+        "network.hidden": hidden, "replay.batch": batch, "replay.capacity": capacity, "replay.n_step": 1,
+        "loss.alpha_c51_start": 1.0, "loss.branch_reduction": "sum", "loss.grad_budget": budget,
+        "optim.lr": 1e-3, "optim.lr_min": 1e-3, "optim.tau_start": 0.01, "optim.tau_end": 0.01,
+    })  # fmt: skip
+    started = time.perf_counter()
+    learner = subjects.learner(rt, settings, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, min(capacity, 65536))
+    ready = time.perf_counter() - started
+    graph = learner.graph
+    for _ in range(2 * block):
+        graph.launch()
+    rt.synchronize()
+    wall, host = [], []
+    for _ in range(blocks):
+        t0 = time.perf_counter()
+        for _ in range(block):
+            graph.launch()
+        t1 = time.perf_counter()
+        rt.synchronize()
+        wall.append((time.perf_counter() - t0) / block * 1e6)
+        host.append((t1 - t0) / block * 1e6)
+    info = graph.info()
+    learner.close()
+    return {
+        "configuration": name, "hidden": [int(n) for n in hidden.split(",")], "batch": batch, "capacity": capacity, "precision": "fp32",
+        "grad_budget": budget, "us_median": float(np.median(wall)), "us_p10": float(np.percentile(wall, 10)),
+        "us_p90": float(np.percentile(wall, 90)), "host_us_median": float(np.median(host)), "blocks_us": wall,
+        "block_steps": block, "nodes": info["nodes"], "longest_chain": info["longest_chain"],
+        "chain_by_child": {c["name"]: c["chain"] for c in [*info["children"], *info["epilogue"]]},
+        "build_ms": info["build_ms"], "ready_s": ready,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--configurations", default="A")
+    parser.add_argument("--blocks", type=int, default=50)
+    parser.add_argument("--block", type=int, default=100)
+    parser.add_argument("--budget", type=float, default=0.0, help="gradient budget G; 0 as the peers have it")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    rt = fx.Runtime()
+    results = []
+    for name in args.configurations.split(","):
+        found = measure(rt, name, args.budget, args.blocks, args.block)
+        results.append(found)
+        print(f"{name}: {found['us_median']:.1f} us a step (p10 {found['us_p10']:.1f}, p90 {found['us_p90']:.1f}), host "
+              f"{found['host_us_median']:.1f}, longest chain {found['longest_chain']}")  # fmt: skip
+    stamp = datetime.now(timezone.utc)
+    record = {"benchmark": "core_step", "commit": commit(), "device": rt.device.name, "driver": rt.driver_kind,
+              "driver_version": rt.device.driver_version, "host": platform.processor() or platform.machine(),
+              "date": stamp.isoformat(timespec="seconds"), "results": results}  # fmt: skip
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"core_step-{rt.driver_kind}-{stamp:%Y%m%dT%H%M%S}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
