@@ -75,7 +75,7 @@ def random_bars() -> Callable[..., Bars]:
         low = np.minimum(opened, close) * np.exp(-np.abs(rng.standard_normal(n)) * 2e-4)
         session = (np.arange(n) * sessions // n).astype(np.int32)
         segment = (np.arange(n) * segments // n).astype(np.int32)
-        ts = np.int64(1_704_207_600_000_000_000) + np.arange(n) * MINUTE + session * 8 * 60 * MINUTE
+        ts = np.int64(1_704_207_600_000_000_000) + np.arange(n) * MINUTE + session.astype(np.int64) * 8 * 60 * MINUTE
         volume = np.floor(rng.exponential(50.0, n))
         mark = np.zeros(n, np.uint16)
         return Bars(ts, opened, high, low, close, volume, session, segment, mark, "TEST", "1 minute", "random walk")
