@@ -105,7 +105,7 @@ def infer_tick(prices: F64) -> float:
         for step in (1.0, 0.5, 0.25):
             tick = step / 10**decade
             parts = prices / tick
-            if np.mean(np.abs(parts - np.rint(parts)) < 1e-6 * np.maximum(parts, 1.0)) >= 0.999:
+            if np.mean(np.abs(parts - np.rint(parts)) < 1e-6 + 1e-10 * parts) >= 0.999:
                 return float(f"{tick:.10g}")
     raise BarsError("no tick size fits the prices; name one: --set market.tick=0.01")
 
