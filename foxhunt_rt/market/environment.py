@@ -5,6 +5,7 @@
     env.reset(split_window(ends, lo, hi, 64))
     with plan.child("observe", reads=env.reads, writes=[state]) as child:
         env.record_observe(child, state)
+    staging = replay.staging(64)
     with plan.child("environment", reads=[*env.reads, action], writes=[*env.writes, *staging.buffers, state]) as child:
         env.record_step(child, action, staging, state)
 
@@ -14,7 +15,6 @@ scales: docs/environment.md; kernels: cuda_src/market.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foxhunt_rt.driver import DeviceBuffer
 from foxhunt_rt.kernels import abi
+from foxhunt_rt.replay import Staging
 
 from .execution import PORTFOLIO_FEATURES, ExecutionModel
 from .walks import Walks
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
     from foxhunt_rt.graph import Runtime
     from foxhunt_rt.graph.child import Child
 
-__all__ = ["BarResults", "MarketEnvironment", "MarketTables", "Staging"]
+__all__ = ["BarResults", "MarketEnvironment", "MarketTables"]
 
+_ROW = {
+    "row_feature": "feature_row",
+    "row_next_feature": "next_feature_row",
+    **{f"row_{part}": part for part in ("portfolio", "next_portfolio", "action", "reward", "ended")},
+}
 _THREADS = 32  # one warp an environment: its barrier is free, and a feature row is one or two passes
 
 
@@ -116,50 +122,6 @@ def bars_in_ticks(ohlc: ArrayLike, tick: float) -> NDArray[np.float32]:
     ticks = prices / tick
     grid = np.rint(ticks)
     return np.where(np.abs(ticks - grid) < 1e-6, grid, ticks).astype(np.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class Staging:
-    """One transition of each environment, on its way into the replay ring; named as `replay_insert` takes them.
-
-    Attributes
-    ----------
-    feature_row, next_feature_row : i32 (E,)
-        Rows of the feature table for s and s'.
-    portfolio, next_portfolio : f32 (E, 4)
-    action : i32 (E,)
-    reward : f32 (E,)
-        Money, raw: never scaled, never negated.
-    ended : i32 (E,)
-        ENDED_* bits; ENDED_ABSENT for an idle environment, whose row is zeros.
-    """
-
-    feature_row: DeviceBuffer
-    next_feature_row: DeviceBuffer
-    portfolio: DeviceBuffer
-    next_portfolio: DeviceBuffer
-    action: DeviceBuffer
-    reward: DeviceBuffer
-    ended: DeviceBuffer
-
-    @classmethod
-    def allocate(cls, rt: Runtime, environments: int, label: str = "staging") -> Staging:
-        """New buffers, zeroed. Allocates; not legal inside a capture."""
-        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            "feature_row": ((environments,), np.int32),
-            "next_feature_row": ((environments,), np.int32),
-            "portfolio": ((environments, PORTFOLIO_FEATURES), np.float32),
-            "next_portfolio": ((environments, PORTFOLIO_FEATURES), np.float32),
-            "action": ((environments,), np.int32),
-            "reward": ((environments,), np.float32),
-            "ended": ((environments,), np.int32),
-        }
-        return cls(**{name: rt.zeros(shape, dtype, f"{label}.{name}") for name, (shape, dtype) in shapes.items()})
-
-    @property
-    def buffers(self) -> list[DeviceBuffer]:
-        """All of them, for a child's declaration."""
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
 class BarResults:
@@ -311,7 +273,8 @@ class MarketEnvironment:
         actions : i32 (E,)
             `actions.encode_actions`. An action outside the action space places no order and is counted (`check`).
         staging : Staging, optional
-            Receives the transition; None: not wanted (evaluation).
+            Of a replay in market mode. Receives the transition, with the raw reward in money; ENDED_ABSENT and zeros from an
+            idle environment. None: not wanted (evaluation).
         state_out : f32 (E, Sp), optional
             Receives the observation after the step, of the next session where one ended; None: not wanted.
         results : BarResults, optional
@@ -319,8 +282,7 @@ class MarketEnvironment:
         """
         if state_out is not None:
             self._check_state(state_out)
-        row = {f"row_{name}": None if staging is None else getattr(staging, name)
-               for name in ("portfolio", "next_portfolio", "action", "reward", "ended")}  # fmt: skip
+        row = dict.fromkeys(_ROW) if staging is None else {name: getattr(staging, part) for name, part in _ROW.items()}
         child.launch(
             "env_step",
             (self.environments,),
@@ -333,8 +295,6 @@ class MarketEnvironment:
                 "features": self.tables.features,
                 "market": self.block,
                 "state": state_out,
-                "row_feature": None if staging is None else staging.feature_row,
-                "row_next_feature": None if staging is None else staging.next_feature_row,
                 **row,
                 "result": None if results is None else results.buffer,
                 "result_first": 0 if results is None else results.first,

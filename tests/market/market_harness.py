@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from foxhunt_rt.market.environment import BarResults, MarketEnvironment, MarketTables, Staging
+from foxhunt_rt.market.environment import BarResults, MarketEnvironment, MarketTables
 from foxhunt_rt.market.execution import ExecutionModel
 from foxhunt_rt.market.walks import Walks, session_ends
+from foxhunt_rt.replay import Staging
 
 from .reference_environment import Costs, ReferenceEnvironment, Row
 
@@ -76,6 +77,13 @@ def shared_market(file: str, tick: float, symbol: str | None, gap_minutes: int, 
     return Market(np.rint(ohlc / tick), session, features(len(rows), count), tick)
 
 
+ROW = ("feature_row", "next_feature_row", "portfolio", "next_portfolio", "action", "reward", "ended")
+
+
+def stage(rt: Any, environments: int) -> Staging:
+    return Staging.allocate(rt, environments, state_dim=0, portfolio_dim=4)
+
+
 @dataclasses.dataclass
 class Rollout:
     """(steps, E) arrays of the staging rows, (steps + 1, E, Sp) observations, `bar_result` (n,), `env_state` (E,)."""
@@ -99,7 +107,7 @@ def rollout(
     env = make(rt, market, costs, count)
     steps, user = len(actions), rt.ungraphed("tests.environment")
     action = rt.array(actions.reshape(-1), "actions")
-    staging = Staging.allocate(rt, steps * count)
+    staging = stage(rt, steps * count)
     state = rt.zeros(((steps + 1) * count, env.tables.padded_width), np.float32, "states")
     state.fill(np.float32(np.nan))
     results = BarResults(rt, 0, len(market.ohlc))
@@ -107,16 +115,16 @@ def rollout(
     env.record_observe(user, state[:count])
     for k in range(steps):
         at = slice(k * count, (k + 1) * count)
-        row = Staging(**{f.name: getattr(staging, f.name)[at] for f in dataclasses.fields(Staging)})
+        row = dataclasses.replace(staging, environments=count, **{name: getattr(staging, name)[at] for name in ROW})
         env.record_step(user, action[at], row, state[(k + 1) * count : (k + 2) * count], results)
-    rows = {f.name: getattr(staging, f.name).to_numpy() for f in dataclasses.fields(Staging)}
+    rows = {name: getattr(staging, name).to_numpy() for name in ROW}
     out = Rollout(
         {name: x.reshape(steps, count, *x.shape[1:]) for name, x in rows.items()},
         state.to_numpy().reshape(steps + 1, count, -1),
         results.to_numpy(),
         env.state.to_numpy(),
     )
-    for buffer in (action, state, results.buffer, *staging.buffers):
+    for buffer in (action, state, results.buffer, staging.words):
         buffer.free()
     return out
 

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from foxhunt_rt.market.actions import ACTIONS, encode_actions, mirror_actions
-from foxhunt_rt.market.environment import BarResults, MarketEnvironment, MarketTables, Staging
+from foxhunt_rt.market.environment import BarResults, MarketEnvironment, MarketTables
 from foxhunt_rt.market.results import equity_curve, round_trips
 from foxhunt_rt.market.walks import Walks, session_walks, split_window
 
-from .market_harness import Market, Rollout, make, model, random_market, reference, rollout, shared_market
+from .market_harness import Market, Rollout, make, model, random_market, reference, rollout, shared_market, stage
 from .reference_environment import ACTIONS as REFERENCE_ACTIONS
 from .reference_environment import Costs, Row
 
@@ -220,10 +220,10 @@ def test_unrolled_steps_in_a_graph_are_the_steps_launched_one_by_one(runtime: An
     env = make(runtime, market, costs, e)
     action = runtime.zeros(3 * e, np.int32, "action")
     state = runtime.zeros((e, env.tables.padded_width), np.float32, "state")
-    stages = [Staging.allocate(runtime, e, f"staging{k}") for k in range(3)]
+    stages = [stage(runtime, e) for _ in range(3)]
     results = BarResults(runtime, 0, 300)
     plan = runtime.plan("environment")
-    buffers = [b for stage in stages for b in stage.buffers]
+    buffers = [b for part in stages for b in part.buffers]
     with plan.child("walk", reads=[*env.reads, action], writes=[*env.writes, *buffers, state, results.buffer]) as child:
         for k in range(3):
             env.record_step(child, action[k * e : (k + 1) * e], stages[k], state, results)
