@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from foxhunt_rt.config import MarketConfig
+from foxhunt_rt.kernels import abi
 from foxhunt_rt.market.actions import (
     ACTIONS,
     BRANCHES,
@@ -19,7 +20,7 @@ from foxhunt_rt.market.actions import (
 )
 from foxhunt_rt.market.contract import PRESETS
 from foxhunt_rt.market.environment import bars_in_ticks
-from foxhunt_rt.market.execution import ExecutionModel, fit_pnl_scale_ticks
+from foxhunt_rt.market.execution import PORTFOLIO_FEATURES, ExecutionModel, fit_pnl_scale_ticks
 from foxhunt_rt.market.walks import Walks, session_ends, session_walks, split_window
 from foxhunt_rt.replay import ActionError
 
@@ -82,6 +83,10 @@ def test_actions_round_trip_with_direction_slowest() -> None:
     assert action_name(0) == "short quarter market passive"
     assert mirror_actions(mirror_actions(codes)).tolist() == codes.tolist()
     assert decode_actions(mirror_actions(codes))[:, 0].tolist() == [2 - parts[0] for parts in every]
+    names = ("ACTION_DIRECTIONS", "ACTION_SIZES", "ACTION_ORDERS", "ACTION_URGENCIES")
+    assert tuple(abi.constant(name) for name in names) == BRANCHES
+    assert abi.constant("ACTION_COUNT") == ACTIONS
+    assert abi.constant("PORTFOLIO_FEATURES") == PORTFOLIO_FEATURES
     for bad in ([3, 0, 0, 0], [0, -1, 0, 0], [0, 0, 0]):
         with pytest.raises(ActionError):
             encode_actions(np.array(bad))
