@@ -1,0 +1,213 @@
+// Memory of the simulated device; see memory.h.
+//
+// With red zones every allocation has pages of its own between two inaccessible ones and ends as close to the second
+// as 256-byte alignment allows; the slack on both sides holds a pattern that is checked after each launch. Freed
+// memory becomes inaccessible and stays so until the quarantine is full. So the first access outside faults at once,
+// with the kernel and thread that did it, except for writes into the slack, which are found when the launch ends.
+#include "hostsim/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+
+#include "hostsim/options.h"
+
+namespace hostsim {
+
+namespace {
+constexpr size_t kPage = 4096, kAlign = 512, kGuardedAlign = 256;
+constexpr unsigned char kPattern = 0xfd;
+constexpr size_t kQuarantineBytes = 1ull << 30;  // of address space, not of memory
+constexpr size_t kLarge = 1 << 16;
+
+std::map<const char *, Allocation> allocations;  // by start, the quarantined ones included
+std::deque<const char *> quarantine;
+size_t quarantined = 0, used = 0;
+unsigned long long next_id = 1;
+
+size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+bool map_guarded(Allocation &a) {
+    size_t body = round_up(round_up(a.size, kGuardedAlign), kPage);
+    a.map_size = body + 2 * kPage;
+    a.map = static_cast<char *>(mmap(nullptr, a.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (a.map == MAP_FAILED) return false;
+    mprotect(a.map, kPage, PROT_NONE);
+    mprotect(a.map + a.map_size - kPage, kPage, PROT_NONE);
+    a.data = a.map + kPage + body - round_up(a.size, kGuardedAlign);
+    a.guarded = true;
+    memset(a.map + kPage, kPattern, (size_t)(a.data - (a.map + kPage)));
+    memset(a.data + a.size, kPattern, round_up(a.size, kGuardedAlign) - a.size);
+    return true;
+}
+
+bool map_plain(Allocation &a) {
+    if (a.size < kLarge) {
+        a.data = static_cast<char *>(aligned_alloc(kAlign, round_up(a.size, kAlign)));
+        return a.data != nullptr;
+    }
+    a.map_size = round_up(a.size, kPage);
+    a.map = static_cast<char *>(mmap(nullptr, a.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (a.map == MAP_FAILED) return false;
+    if (a.map_size >= (2u << 20)) madvise(a.map, a.map_size, MADV_HUGEPAGE);
+    a.data = a.map;
+    return true;
+}
+
+void unmap(const Allocation &a) {
+    if (a.map) munmap(a.map, a.map_size);
+    else if (a.kind == MemoryKind::device || a.kind == MemoryKind::host) free(a.data);
+}
+
+std::map<const char *, Allocation>::iterator around(const void *p) {
+    auto it = allocations.upper_bound(static_cast<const char *>(p));
+    return it == allocations.begin() ? allocations.end() : --it;
+}
+
+const char *name_of(const Allocation &a) { return a.label.empty() ? "an allocation without label" : a.label.c_str(); }
+}  // namespace
+
+void fill_poison(void *p, size_t size) {
+    // 0x7fa1...: a signalling NaN as float, as double, and (0x7fa1) as bfloat16.
+    uint32_t *w = static_cast<uint32_t *>(p);
+    for (size_t i = 0; i < size / 4; ++i) w[i] = 0x7fa17fa1u;
+    memset(static_cast<char *>(p) + size / 4 * 4, 0xa1, size % 4);
+}
+
+CUresult allocate(size_t size, MemoryKind kind, unsigned flags, Context *context, void **out) {
+    if (!size || !out) return CUDA_ERROR_INVALID_VALUE;
+    if (kind == MemoryKind::device && size > device_bytes_total() - used) return CUDA_ERROR_OUT_OF_MEMORY;
+    Allocation a;
+    a.size = size;
+    a.kind = kind;
+    a.flags = flags;
+    a.context = context;
+    a.id = next_id++;
+    if (!(options.redzones ? map_guarded(a) : map_plain(a))) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (options.poison && kind == MemoryKind::device) fill_poison(a.data, size);
+    if (kind == MemoryKind::host && !a.map) memset(a.data, 0, size);
+    if (kind == MemoryKind::device) used += size;
+    *out = a.data;
+    allocations[a.data] = a;
+    return CUDA_SUCCESS;
+}
+
+CUresult register_host(void *p, size_t size, unsigned flags, Context *context) {
+    if (!p || !size) return CUDA_ERROR_INVALID_VALUE;
+    if (find(p)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    Allocation a;
+    a.data = static_cast<char *>(p);
+    a.size = size;
+    a.kind = MemoryKind::registered;
+    a.flags = flags;
+    a.context = context;
+    a.id = next_id++;
+    allocations[a.data] = a;
+    return CUDA_SUCCESS;
+}
+
+void register_global(void *p, size_t size, Context *context) {
+    Allocation a;
+    a.data = static_cast<char *>(p);
+    a.size = size;
+    a.kind = MemoryKind::global;
+    a.context = context;
+    a.id = next_id++;
+    a.label = "a module variable";
+    allocations[a.data] = a;
+}
+void forget_global(void *p) { allocations.erase(static_cast<char *>(p)); }
+
+CUresult release(void *p, MemoryKind kind) {
+    auto it = allocations.find(static_cast<char *>(p));
+    if (it == allocations.end() || it->second.freed || it->second.kind != kind) return CUDA_ERROR_INVALID_VALUE;
+    Allocation &a = it->second;
+    if (kind == MemoryKind::device) used -= a.size;
+    if (!a.guarded) {
+        unmap(a);
+        allocations.erase(it);
+        return CUDA_SUCCESS;
+    }
+    a.freed = true;
+    mprotect(a.map, a.map_size, PROT_NONE);
+    madvise(a.map, a.map_size, MADV_DONTNEED);  // gives the memory back, keeps the addresses
+    quarantine.push_back(a.data);
+    quarantined += a.map_size;
+    while (quarantined > kQuarantineBytes || quarantine.size() > 8192) {
+        auto old = allocations.find(quarantine.front());
+        quarantined -= old->second.map_size;
+        unmap(old->second);
+        allocations.erase(old);
+        quarantine.pop_front();
+    }
+    return CUDA_SUCCESS;
+}
+
+void release_all(Context *context) {
+    std::deque<std::pair<char *, MemoryKind>> mine;
+    for (auto &[start, a] : allocations)
+        if (a.context == context && !a.freed) mine.emplace_back(a.data, a.kind);
+    for (auto [p, kind] : mine) release(p, kind);
+}
+
+const Allocation *find(const void *p, size_t size) {
+    auto it = around(p);
+    if (it == allocations.end()) return nullptr;
+    const Allocation &a = it->second;
+    size_t offset = (size_t)(static_cast<const char *>(p) - a.data);
+    return !a.freed && offset < a.size && size <= a.size - offset ? &a : nullptr;
+}
+
+Allocation *find_start(const void *p) {
+    auto it = allocations.find(static_cast<const char *>(p));
+    return it == allocations.end() || it->second.freed ? nullptr : &it->second;
+}
+
+size_t device_bytes_total() {
+    static size_t total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    return total;
+}
+size_t device_bytes_used() { return used; }
+
+bool check_redzones(const char *after) {
+    bool good = true;
+    for (auto &[start, a] : allocations) {
+        if (!a.guarded || a.freed) continue;
+        const char *begin = a.map + kPage, *end = a.data + round_up(a.size, kGuardedAlign);
+        for (const char *p = begin; p < end; ++p) {
+            if (p == a.data) p += a.size;
+            if (p == end || (unsigned char)*p == kPattern) continue;
+            report("kernel %s: wrote %zu bytes %s %s (%zu bytes)", after,
+                   (size_t)(p < a.data ? a.data - p : p - (a.data + a.size)), p < a.data ? "before" : "behind", name_of(a), a.size);
+            *const_cast<char *>(p) = (char)kPattern;
+            good = false;
+            break;
+        }
+    }
+    return good;
+}
+
+void describe_address(CUdeviceptr address, char *text, size_t size) {
+    const char *p = reinterpret_cast<const char *>(address);
+    auto it = around(p);
+    const Allocation *before = it == allocations.end() ? nullptr : &it->second;
+    auto next = allocations.upper_bound(p);
+    const Allocation *behind = next == allocations.end() ? nullptr : &next->second;
+    if (before && before->freed && p < before->map + before->map_size)
+        snprintf(text, size, "offset %zu of %s (%zu bytes), which has been freed", (size_t)(p - before->data), name_of(*before), before->size);
+    else if (before && p < before->data + before->size)
+        snprintf(text, size, "offset %zu of %s (%zu bytes)", (size_t)(p - before->data), name_of(*before), before->size);
+    else if (before && p - (before->data + before->size) < (1 << 24) &&
+             (!behind || p - (before->data + before->size) <= behind->data - p))
+        snprintf(text, size, "%zu bytes behind %s (%zu bytes)", (size_t)(p - (before->data + before->size)), name_of(*before), before->size);
+    else if (behind && behind->data - p < (1 << 24))
+        snprintf(text, size, "%zu bytes before %s (%zu bytes)", (size_t)(behind->data - p), name_of(*behind), behind->size);
+    else
+        snprintf(text, size, "%s", address < 65536 ? "a null pointer" : "in no allocation");
+}
+
+}  // namespace hostsim

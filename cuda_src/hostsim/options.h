@@ -1,0 +1,32 @@
+// Options, reports and call counters: what Python reaches through the fxHostsim* functions.
+#pragma once
+#include <cstdint>
+
+namespace hostsim {
+
+struct Options {
+    bool deferred = false;   // queued work runs as late as allowed
+    long long depth = 2;     // so many later launches force an earlier one
+    uint64_t seed = 0;       // order of blocks, threads and independent graph nodes; 0: natural
+    bool redzones = false;   // guard pages, patterns, quarantine
+    bool poison = false;     // fresh device memory holds signalling NaNs
+    long long workers = 0;   // threads that run blocks, the caller among them; 0: one a core, 16 at most
+};
+extern Options options;
+
+// Records a finding; the printf form. The text is kept for fxHostsimLastReport.
+void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// The same, but also printed to stderr the first time this text is seen.
+void report_once(const char *format, ...) __attribute__((format(printf, 1, 2)));
+const char *last_report();
+
+// splitmix64 (Steele, Lea, Flood 2014): the generator behind every seeded choice.
+inline uint64_t mix(uint64_t &state) {
+    uint64_t z = (state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+uint64_t random_word();  // of the stream that options.seed starts; the caller holds the driver lock
+
+}  // namespace hostsim
