@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -17,15 +18,16 @@ from setuptools.dist import Distribution
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
-import build as native  # noqa: E402
 import toolkit  # noqa: E402
+
+import build as native  # noqa: E402
 
 
 class BuildNative(Command):
     """The subcommand of `build` that makes foxhunt_rt/_native, in the source tree or in the wheel's staging folder."""
 
     description = "build hostsim, kernel images and cubins"
-    user_options: list[tuple[str, str, str]] = []
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
     editable_mode = False
 
     def initialize_options(self) -> None:
@@ -62,7 +64,7 @@ class BuildNative(Command):
 
 
 class Build(build):
-    sub_commands = [*build.sub_commands, ("build_native", None)]
+    sub_commands: ClassVar = [*build.sub_commands, ("build_native", None)]
 
 
 class Wheel(bdist_wheel):

@@ -7,7 +7,6 @@ By default the tests run on hostsim with deferred execution, red zones and poiso
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="driver to test on (default: FOXHUNT_DRIVER, else hostsim)",
     )
+
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
 def driver_name(config: pytest.Config) -> str:
@@ -49,10 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if "runtime" in getattr(item, "fixturenames", ()) or "tests/driver/" in item.nodeid:
                 item.add_marker(pytest.mark.gpu)
     unwanted = "hostsim" if driver_name(config) == "cuda" else "gpu"
-    left_out = [item for item in items if item.get_closest_marker(unwanted)]
+    names = [unwanted]
+    if not config.getoption("--slow") and "slow" not in (config.option.markexpr or ""):
+        names.append("slow")
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in names)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker(unwanted)]
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -67,8 +71,8 @@ def driver(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def runtime() -> Iterator[foxhunt_rt.Runtime]:
+def runtime() -> foxhunt_rt.Runtime:
     """One runtime for the whole test run."""
     import foxhunt_rt
 
-    yield foxhunt_rt.Runtime()
+    return foxhunt_rt.Runtime()

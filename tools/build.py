@@ -51,7 +51,7 @@ def archs_from_environment() -> list[str] | None:
     archs = [word.removeprefix("sm_").replace(".", "") for word in re.split(r"[;,\s]+", text) if word]
     for arch in archs:
         if not re.fullmatch(r"\d{2,3}[af]?", arch):
-            raise BuildError(f"FOXHUNT_CUDA_ARCHS: {arch!r} is no architecture; write for example FOXHUNT_CUDA_ARCHS=80,90")
+            raise BuildError(f"FOXHUNT_CUDA_ARCHS: {arch!r} is no architecture; write for example 80,90")
     return sorted(set(archs), key=lambda arch: int(arch.rstrip("af")))
 
 
@@ -125,8 +125,9 @@ def _configure(build_dir: Path, settings: dict[str, str]) -> None:
     text = json.dumps(settings, indent=1, sort_keys=True)
     if (build_dir / "build.ninja").is_file() and stamp.is_file() and stamp.read_text() == text:
         return
-    command = [_tool("cmake"), "-G", "Ninja", "-S", str(ROOT), "-B", str(build_dir), f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"]
     stamp.unlink(missing_ok=True)
+    settings = {"CMAKE_MAKE_PROGRAM": _tool("ninja"), **settings}
+    command = [_tool("cmake"), "-G", "Ninja", "-S", str(ROOT), "-B", str(build_dir)]
     _run([*command, *(f"-D{key}={value}" for key, value in settings.items())], "cmake")
     stamp.write_text(text)
 
@@ -140,7 +141,8 @@ def _write_layout_check(build_dir: Path) -> Path:
     newest = max([folder_changed, *(path.stat().st_mtime for path in inputs)])
     stamp = build_dir / "layout_check.stamp"
     if not (output.is_file() and stamp.is_file() and stamp.stat().st_mtime > newest):
-        _run([sys.executable, str(ROOT / "tools" / "layout_check.py"), str(SOURCES / "abi"), str(output)], "the ABI check")
+        program = ROOT / "tools" / "layout_check.py"
+        _run([sys.executable, str(program), str(SOURCES / "abi"), str(output)], "the ABI check")
         stamp.touch()
     return output
 

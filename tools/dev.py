@@ -57,8 +57,10 @@ def require(command: Sequence[str | Path], what: str) -> None:
 
 def check_machine() -> None:
     """What no pip can bring."""
-    if sys.version_info < (3, 10):
-        raise Failure(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}: run tools/dev.py with a newer one")
+    if sys.version_info < (3, 10):  # noqa: UP036
+        raise Failure(
+            f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}: run tools/dev.py with a newer one"
+        )
     if not sys.platform.startswith("linux"):
         raise Failure(f"Linux is needed, this is {sys.platform}: the driver and hostsim are ELF libraries")
     if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
@@ -74,7 +76,9 @@ def make_venv() -> None:
     shutil.rmtree(VENV, ignore_errors=True)
     if subprocess.run([sys.executable, "-m", "venv", VENV], check=False).returncode != 0:
         shutil.rmtree(VENV, ignore_errors=True)
-        raise Failure("this Python cannot make environments: install its venv module (Debian, Ubuntu: apt install python3-venv)")
+        raise Failure(
+            "this Python cannot make environments: install its venv module (Debian, Ubuntu: apt install python3-venv)"
+        )
 
 
 def pip(*arguments: str) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import build
 import toolkit
+
+import build
 
 ARCHS = ("80", "90")
 FOLDER = build.ROOT / "build" / "resources"
@@ -62,7 +63,9 @@ def parse_log(image: str, text: str) -> list[Resources]:
 
 def table(rows: list[Resources]) -> str:
     """The report: one line per kernel and architecture, the largest stacks and spills marked."""
-    head = f"{'kernel':32} {'arch':7} {'registers':>9} {'shared':>7} {'stack':>6} {'spill st':>8} {'spill ld':>8}  image"
+    head = (
+        f"{'kernel':32} {'arch':7} {'registers':>9} {'shared':>7} {'stack':>6} {'spill st':>8} {'spill ld':>8}  image"
+    )
     lines = [head, "-" * len(head)]
     for row in sorted(rows, key=lambda row: (row.image, row.kernel, row.arch)):
         mark = "  SPILLS" if row.spills else "  stack" if row.stack else ""
@@ -85,7 +88,9 @@ def main() -> int:
             for image in images
             for row in parse_log(image, (FOLDER / "logs" / f"sm_{arch}" / f"{image}.txt").read_text())
         ]
-        missing = {(name, f"sm_{arch}") for name in kernels for arch in ARCHS} - {(row.kernel, row.arch) for row in rows}
+        missing = {(name, f"sm_{arch}") for name in kernels for arch in ARCHS} - {
+            (row.kernel, row.arch) for row in rows
+        }
         if missing:
             raise build.BuildError(f"no resource usage for {sorted(missing)}: delete {FOLDER} and run again")
     except (build.BuildError, toolkit.ToolkitError) as error:
@@ -94,9 +99,13 @@ def main() -> int:
     REPORT.write_text(table(rows))
     spilling = sorted({row.kernel for row in rows if row.spills})
     most = max(rows, key=lambda row: row.registers)
-    print(f"{REPORT.relative_to(build.ROOT)}: {len(kernels)} kernels, at most {most.registers} registers ({most.kernel})")
+    print(
+        f"{REPORT.relative_to(build.ROOT)}: {len(kernels)} kernels, at most {most.registers} registers ({most.kernel})"
+    )
     if spilling:
-        print(f"error: register spills in {', '.join(spilling)}: smaller tiles, or looser launch bounds", file=sys.stderr)
+        print(
+            f"error: register spills in {', '.join(spilling)}: smaller tiles, or looser launch bounds", file=sys.stderr
+        )
         return 1
     return 0
 

@@ -116,7 +116,7 @@ def _near(name: str, known: dict[str, Any]) -> str:
     return f": did you mean {close[0]}?" if close else ": see cuda_src/abi"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def default() -> Abi:
     """The ABI of the kernels this package was built with."""
     return Abi(NATIVE / "abi")

@@ -31,7 +31,9 @@ class ArchitectureError(FoxhuntError):
 
     def __str__(self) -> str:
         on_hand = ", ".join(self.available) or "none"
-        mend = "python tools/build.py --baseline"  # the processor is older than x86-64-v3
+        mend = "python tools/build.py"
+        if self.available == ("host",):  # images are here, but not for a processor older than x86-64-v3
+            mend += " --baseline"
         if self.wanted.startswith("sm_"):
             mend = f"FOXHUNT_CUDA_ARCHS={self.wanted.removeprefix('sm_')} pip install -e ."
         return f"{self.kernel}: no image for {self.wanted}; on hand: {on_hand}; rebuild with `{mend}`"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import cffi
 
@@ -30,7 +31,9 @@ ELEMENTS = {
 SCALARS = ("int32_t", "uint32_t", "int64_t", "uint64_t", "float", "double")
 _SMALL = ("int8_t", "uint8_t", "int16_t", "uint16_t")  # in shared structs only
 
-_FIELD = re.compile(r"^\s*(?P<const>const\s+)?(?P<type>\w+)\s*(?P<star>\*?)\s*(?P<name>\w+)\s*(?:\[(?P<length>\w+)\])?\s*;(?P<rest>.*)$")
+_FIELD = re.compile(
+    r"^\s*(?P<const>const\s+)?(?P<type>\w+)\s*(?P<star>\*?)\s*(?P<name>\w+)\s*(?:\[(?P<length>\w+)\])?\s*;(?P<rest>.*)$"
+)
 _POINTER = re.compile(
     r"^(?P<direction>in|out|inout)\s+(?P<element>\w+)\s*\[(?P<count>[^\]]*)\](?:\s+(?P<optional>optional)\b)?(?P<rest>.*)$"
 )
@@ -203,7 +206,9 @@ def _struct(
         raise _fail(file, raw.line, f"{raw.name}: one field a line, so that each can be annotated")
     is_args = raw.name.endswith("_args")
     integers = {
-        match["name"] for _, match in raw.fields if not match["star"] and match["type"] in SCALARS[:4] and not match["length"]
+        match["name"]
+        for _, match in raw.fields
+        if not match["star"] and match["type"] in SCALARS[:4] and not match["length"]
     }
     fields = []
     end = 0
@@ -230,7 +235,7 @@ def _field(
     constants: dict[str, int],
     is_args: bool,
     integers: set[str],
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """What the annotation says about one field, as keyword arguments of `Field`."""
     name, ctype, rest = match["name"], match["type"], match["rest"].strip()
     annotation = rest[3:].strip() if rest.startswith("//@") else None
@@ -271,7 +276,9 @@ def _check_pointer(
     """The annotation and the C declaration say the same."""
     name, ctype, element = match["name"], match["type"], parsed["element"]
     if element not in ELEMENTS and element not in structs:
-        raise _fail(file, number, f"{name}: element type {element} is unknown; use {' '.join(ELEMENTS)} or a struct of types.h")
+        raise _fail(
+            file, number, f"{name}: element type {element} is unknown; use {' '.join(ELEMENTS)} or a struct of types.h"
+        )
     if ctype not in ELEMENTS.get(element, (element,)):
         raise _fail(file, number, f"{name}: declared {ctype} * but annotated {element}: make them agree")
     if bool(match["const"]) != (parsed["direction"] == "in"):

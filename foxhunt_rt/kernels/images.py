@@ -124,7 +124,7 @@ def _device(available: tuple[str, ...], arch: str) -> str | None:
     return max(fitting)[2] if fitting else None  # a cubin before PTX, the nearest of each
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def runs_host_images() -> bool:
     """Whether this processor runs x86-64-v3 code (other processors have one build only)."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
@@ -134,10 +134,10 @@ def runs_host_images() -> bool:
     except OSError:
         return False
     flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return flags is not None and _V3 <= set(flags[1].split())
+    return flags is not None and _V3.issubset(flags[1].split())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def default() -> Images:
     """The images this package was built with."""
     return Images(NATIVE)

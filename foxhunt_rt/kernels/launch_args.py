@@ -75,7 +75,8 @@ class PackedArgs:
 
     def __init__(self, kernel: str, data: bytearray, uses: list[PointerUse]) -> None:
         self.kernel, self.size, self.uses = kernel, len(data), uses
-        self._struct = (ctypes.c_uint64 * ((len(data) + 7) // 8)).from_buffer_copy(bytes(data).ljust(-(-len(data) // 8) * 8, b"\0"))
+        words = -(-len(data) // 8)  # 8-byte words, so that the struct is aligned
+        self._struct = (ctypes.c_uint64 * words).from_buffer_copy(bytes(data).ljust(8 * words, b"\0"))
         self.address = ctypes.addressof(self._struct)
         self._params = ctypes.c_void_p(self.address)
         self.params = ctypes.addressof(self._params)
@@ -177,7 +178,9 @@ def _pack_number(kernel: str, field: Field, value: Any, data: bytearray, offset:
         try:
             c_struct.pack_into(_FLOATS[field.ctype], data, offset, float(value))
         except OverflowError:
-            raise ArgumentError(kernel, field.name, f"{value!r} does not fit {field.ctype}: give a smaller one") from None
+            raise ArgumentError(
+                kernel, field.name, f"{value!r} does not fit {field.ctype}: give a smaller one"
+            ) from None
         return
     code, low, high = _INTEGERS[field.ctype]
     try:
@@ -194,7 +197,7 @@ def _pointer(kernel: str, field: Field, value: Any, scalars: Mapping[str, int], 
     if value is None:
         if field.optional:
             return None
-        raise ArgumentError(kernel, name, "None, but the kernel uses it: give a buffer (only fields annotated optional take None)")
+        raise ArgumentError(kernel, name, "None, but the kernel uses it: give a buffer (None is for optional fields)")
     if not all(hasattr(value, attribute) for attribute in ("alive", "label", "ptr", "nbytes", "dtype")):
         what = "a raw address" if isinstance(value, (int, np.integer)) else f"a {type(value).__name__}"
         raise ArgumentError(kernel, name, f"{what}: give a DeviceBuffer, a MappedBuffer or a view of one")

@@ -96,7 +96,9 @@ def test_unknown_argument_suggests_the_near_one(abi: Abi) -> None:
 
 
 def test_padding_is_not_an_argument(make_abi: Any) -> None:
-    abi = make_abi(k="typedef struct {\n    uint64_t n;  //@ n\n    int32_t m;  //@ m\n    uint32_t pad0_;  //@ pad\n} k_args;\n")
+    abi = make_abi(
+        k="typedef struct {\n    uint64_t n;  //@ n\n    int32_t m;  //@ m\n    uint32_t pad0_;  //@ pad\n} k_args;\n"
+    )
     assert pack("k", {"n": 1, "m": 2}, abi).buffer == bytes([1] + [0] * 7 + [2] + [0] * 7)
     with pytest.raises(ArgumentError, match=r"^k\(pad0_\): no such argument"):
         pack("k", {"n": 1, "m": 2, "pad0_": 3}, abi)
@@ -172,7 +174,9 @@ def test_a_misaligned_buffer_is_refused(abi: Abi) -> None:
 
 
 def test_a_short_buffer_is_refused(abi: Abi) -> None:
-    with pytest.raises(ArgumentError, match=r"^scale\(x\): buffer x has 96 bytes, the launch touches 128 \(\[R\*K\] of f32\)"):
+    with pytest.raises(
+        ArgumentError, match=r"^scale\(x\): buffer x has 96 bytes, the launch touches 128 \(\[R\*K\] of f32\)"
+    ):
         pack("scale", arguments(abi, R=4), abi)
     with pytest.raises(ArgumentError, match=r"^scale\(y\): buffer y has 44 bytes, the launch touches 48 "):
         pack("scale", arguments(abi, y=FakeBuffer(0x2000, 44, F32, "y")), abi)
@@ -200,7 +204,9 @@ def test_arrays_in_arguments(make_abi: Any) -> None:
 
 def test_the_size_the_driver_reports_is_compared(abi: Abi) -> None:
     check_param_size("scale", 72, abi)
-    with pytest.raises(AbiError, match=r"^scale: the loaded image takes 80 bytes of arguments, the header says 72: rebuild"):
+    with pytest.raises(
+        AbiError, match=r"^scale: the loaded image takes 80 bytes of arguments, the header says 72: rebuild"
+    ):
         check_param_size("scale", 80, abi)
 
 
