@@ -122,8 +122,8 @@ def build_features(bars: Bars, config: FeatureConfig, spec: ContractSpec) -> Fea
     add("range", False, level - rolling_mean(level, longest, segment), longest)
     add("volume_z", False, _zscore(bars.volume, config.volume_window, segment), config.volume_window)
     add("pace", False, _pace(bars.ts, age), 2)
-    for name, values in _clock(bars.ts, spec.calendar):
-        add(name, False, values, 1)
+    for name, wave in _clock(bars.ts, spec.calendar):
+        add(name, False, wave, 1)
     add("session_phase", False, _session_phase(bars.ts, session), 1)
 
     values = np.stack([column for _, _, column in columns], axis=1).astype(np.float32)
@@ -238,7 +238,8 @@ class Normalizer:
 
     def apply(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """(m, F) float32, new."""
-        return np.clip((values - self.center) / self.scale, -self.clip, self.clip).astype(np.float32)
+        scaled: NDArray[np.float32] = (values - self.center) / self.scale
+        return np.clip(scaled, -self.clip, self.clip, out=scaled)
 
     def to_arrays(self) -> dict[str, NDArray[np.float32]]:
         """For the checkpoint."""

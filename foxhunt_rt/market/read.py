@@ -244,7 +244,11 @@ def _columns(name: str, table: Any, first_row: int, timezone: str) -> RawBars:
         clock=metadata.get("foxhunt.clock") or bar_clock(ts[first]),
         source=metadata.get("foxhunt.source", name),
         notes=tuple(notes),
-        **numbers,
+        open=numbers["open"],
+        high=numbers["high"],
+        low=numbers["low"],
+        close=numbers["close"],
+        volume=numbers["volume"],
     )
 
 

@@ -52,12 +52,13 @@ def ema(x: F64, span: float, start: I64) -> tuple[F64, int]:
         value[m:] = value[m:] + use * value[:-m]
         weight[m:] = weight[m:] + use * weight[:-m]
         m *= 2
-    return value / weight, m
+    average: F64 = value / weight
+    return average, m
 
 
 def rolling_max(x: F64, window: int, start: I64) -> F64:
     """Maximum of the last `window` values (fewer near `start`), by doubling: max over 2m from two maxima over m."""
-    value = x.copy()
+    value: F64 = x.copy()
     age = np.arange(len(x)) - start
     m = 1
     while m < window:

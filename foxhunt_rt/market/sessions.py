@@ -80,7 +80,8 @@ def _weekday_time(ts: I64, calendar: str) -> NDArray[np.float64]:
             date = np.floor_divide(local, DAY)
             whole = np.busday_count(np.datetime64(0, "D"), date.astype("datetime64[D]"))
             weekday = np.is_busday(date.astype("datetime64[D]"))
-            return whole + np.where(weekday, (local - date * DAY) / DAY, 0.0)
+            share: NDArray[np.float64] = np.where(weekday, (local - date * DAY) / DAY, 0.0)
+            return share + whole
 
         result[long] = weekdays(ts[long + 1]) - weekdays(ts[long])
     return result

@@ -20,7 +20,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from .bars import F64, I64, Bars
+from .bars import I64, Bars
 from .contract import PRESETS, ContractSpec
 from .rolling import ema
 
@@ -107,7 +107,8 @@ def _clock(bars: int) -> I64:
     """Minutes of weekdays from Monday 2024-01-01 on, 23 hours each."""
     day, minute = np.divmod(np.arange(bars, dtype=np.int64), MINUTES)
     date = np.busday_offset(np.datetime64("2024-01-01"), day).astype("datetime64[ns]").astype(np.int64)
-    return date + minute * _MINUTE
+    ts: I64 = date + minute * _MINUTE
+    return ts
 
 
 def _regimes(bars: int, rng: np.random.Generator) -> NDArray[np.int8]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foxhunt_rt.config import Config
+from foxhunt_rt.config import Config, MarketConfig
 from foxhunt_rt.market.bars import BarsError
 from foxhunt_rt.market.contract import PRESETS, contract_for, futures_root, infer_tick
 from foxhunt_rt.market.sessions import CALENDARS
@@ -13,7 +13,7 @@ from foxhunt_rt.market.sessions import CALENDARS
 PRICES = np.array([100.25, 101.5, 99.75])
 
 
-def chosen(*assignments: str):  # noqa: ANN201
+def chosen(*assignments: str) -> MarketConfig:
     return Config().with_set(assignments).market
 
 
@@ -74,5 +74,5 @@ def test_infer_tick(tick: float, seed: int) -> None:
 
 
 def test_no_tick_fits() -> None:
-    with pytest.raises(BarsError, match="market.tick"):
+    with pytest.raises(BarsError, match=r"market\.tick"):
         infer_tick(np.random.Generator(np.random.PCG64(0)).random(1000) + 1)

@@ -62,7 +62,9 @@ def test_defaults_by_hand() -> None:
 
 @pytest.mark.parametrize(("bars", "embargo"), [(0, 0), (100, 0), (900, 257), (255, 0)])
 def test_too_few_bars(bars: int, embargo: int) -> None:
-    with pytest.raises(BarsError, match=rf"^{bars} bars are too few for 3 folds with an embargo of {embargo}.*; give more"):
+    with pytest.raises(
+        BarsError, match=rf"^{bars} bars are too few for 3 folds with an embargo of {embargo}.*; give more"
+    ):
         walk_forward(bars, folds=3, validation_share=0.125, test_share=0.125, embargo=embargo, window="rolling")
 
 

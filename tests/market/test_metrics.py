@@ -84,13 +84,13 @@ def test_closed_forms() -> None:
     assert drawdown(np.array([10.0, -4.0, -2.0, 20.0, -5.0]), 100.0) == (6.0, 6.0 / 110.0)
     assert drawdown(np.array([-5.0, 10.0]), 100.0) == (5.0, 0.05)  # the start is a peak
     dates = np.array([3, 3, 5, 5, 5])
-    np.testing.assert_allclose(
-        daily_returns(np.array([1.0, 1.0, 2.0, -1.0, 0.0]), dates, 100.0), [0.02, 1.0 / 102.0]
-    )
+    np.testing.assert_allclose(daily_returns(np.array([1.0, 1.0, 2.0, -1.0, 0.0]), dates, 100.0), [0.02, 1.0 / 102.0])
 
 
 def test_undefined_is_none_with_its_reason() -> None:
-    result = summarize(record(np.array([1.0, -2.0])), np.array([MONDAY, MONDAY + 60]), FREE, capital=10.0, clock="8 trades")
+    result = summarize(
+        record(np.array([1.0, -2.0])), np.array([MONDAY, MONDAY + 60]), FREE, capital=10.0, clock="8 trades"
+    )
     assert (result.sharpe, result.sortino, result.calmar) == (None, None, None)
     assert result.reasons["sharpe"] == "1 trading date; daily returns need at least 2"
     assert result.reasons["hit_rate"] == "no trade"

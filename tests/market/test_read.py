@@ -95,8 +95,10 @@ def test_csv_gzip_and_parquet_agree(csv_file: Write, rows: list[str], market: Ma
     a, b = load_bars(plain, market)[0], load_bars(packed, market)[0]
     stored = tmp_path / "bars.parquet"
     parquet.write_table(
-        pa.table({"ts_event": pa.array(a.ts).cast(pa.timestamp("ns", tz="UTC")), "open": a.open, "high": a.high}
-                 | {"low": a.low, "close": a.close, "volume": a.volume, "symbol": [a.symbol] * len(a)}),
+        pa.table(
+            {"ts_event": pa.array(a.ts).cast(pa.timestamp("ns", tz="UTC")), "open": a.open, "high": a.high}
+            | {"low": a.low, "close": a.close, "volume": a.volume, "symbol": [a.symbol] * len(a)}
+        ),
         stored,
     )
     c = load_bars(stored, market)[0]

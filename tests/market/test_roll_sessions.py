@@ -76,8 +76,18 @@ def test_real_chain(data_file: Callable[[str], Path], market: MarketConfig) -> N
     # Prices stay on the tick.
     for price in (bars.open, bars.high, bars.low, bars.close):
         np.testing.assert_array_equal(price / 0.25, np.rint(price / 0.25))
-    first_of = [str(np.datetime64(int(t), "ns"))[:10] for t in bars.ts[np.flatnonzero(np.diff(bars.segment, prepend=-1))]]
-    assert first_of == ["2013-10-06", "2013-10-29", "2013-11-18", "2013-12-02", "2013-12-18", "2013-12-20", "2020-01-05"]
+    first_of = [
+        str(np.datetime64(int(t), "ns"))[:10] for t in bars.ts[np.flatnonzero(np.diff(bars.segment, prepend=-1))]
+    ]
+    assert first_of == [
+        "2013-10-06",
+        "2013-10-29",
+        "2013-11-18",
+        "2013-12-02",
+        "2013-12-18",
+        "2013-12-20",
+        "2020-01-05",
+    ]
     assert (np.diff(bars.session)[np.diff(bars.segment) > 0] > 0).all()
     # The 15-minute halt stays inside a session; the daily break of 45 minutes or more ends one.
     pause = np.diff(bars.ts) // 60_000_000_000

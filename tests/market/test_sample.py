@@ -84,7 +84,11 @@ def pip_says(monkeypatch: pytest.MonkeyPatch, code: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "part"),
     [
-        ("WARNING: Retrying ... NewConnectionError('<...>: Failed to establish a new connection')", NoNetworkError, "no network"),
+        (
+            "WARNING: Retrying ... NewConnectionError('<...>: Failed to establish a new connection')",
+            NoNetworkError,
+            "no network",
+        ),
         ("[Errno -3] Temporary failure in name resolution", NoNetworkError, "no network"),
         ("/usr/bin/python3: No module named pip", BarsError, "ensurepip"),
         ("ERROR: No matching distribution found for mlfinpy==0.1.2", BarsError, "No matching distribution"),
@@ -112,7 +116,7 @@ def test_real_pip_without_network(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    with pytest.raises(NoNetworkError, match="no network.*--synthetic"):
+    with pytest.raises(NoNetworkError, match=r"no network.*--synthetic"):
         sample_path()
     assert not cache.exists() or not list(cache.iterdir())
 
@@ -153,7 +157,7 @@ def test_write_is_all_or_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch, r
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pyarrow.parquet, "write_table", fail)
-    with pytest.raises(BarsError, match="No space left on device.*FOXHUNT_CACHE"):
+    with pytest.raises(BarsError, match=r"No space left on device.*FOXHUNT_CACHE"):
         write_bars(random_bars(50), path)
     assert path.read_bytes() == before
     assert [entry.name for entry in cache.iterdir()] == ["x.parquet"]
