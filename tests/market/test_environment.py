@@ -185,7 +185,7 @@ def test_rewards_add_up_to_the_equity_that_the_fills_imply(runtime: Any) -> None
 
 
 def test_a_mirrored_action_in_the_mirrored_market_earns_the_same(runtime: Any) -> None:
-    """K14: no reward is negated, whatever the side. Bit for bit, so that a mirrored row is as true as the row."""
+    """K14: no reward is negated, whatever the side."""
     market, costs = random_market(9), Costs(slippage_range=0.07)
     mirrored = dataclasses.replace(market, ohlc=10000.0 - market.ohlc[:, [0, 2, 1, 3]])
     walks = split_window(market.ends, 0, len(market.ohlc), 8)
