@@ -30,6 +30,9 @@ from .walks import Walks
 if TYPE_CHECKING:
     from foxhunt_rt.graph import Runtime
     from foxhunt_rt.graph.child import Child
+    from foxhunt_rt.graph.runtime import UngraphedUser
+
+    Launcher = Child | UngraphedUser
 
 __all__ = ["BarResults", "MarketEnvironment", "MarketTables"]
 
@@ -223,7 +226,7 @@ class MarketEnvironment:
         self.longest = walks.longest
         self.rt.ungraphed(self._user).launch("env_reset", *self._reset_shape, self._reset_args)
 
-    def record_reset(self, child: Child) -> None:
+    def record_reset(self, child: Launcher) -> None:
         """Records the return of every environment to the start of the walk that `reset` gave it."""
         child.launch("env_reset", *self._reset_shape, self._reset_args)
 
@@ -241,7 +244,7 @@ class MarketEnvironment:
             "N": self.tables.bar_count,
         }
 
-    def record_observe(self, child: Child, state_out: DeviceBuffer) -> None:
+    def record_observe(self, child: Launcher, state_out: DeviceBuffer) -> None:
         """Records the observation as it stands: f32 (E, Sp), features then portfolio then zeros; zeros where idle."""
         self._check_state(state_out)
         child.launch(
@@ -258,7 +261,7 @@ class MarketEnvironment:
 
     def record_step(
         self,
-        child: Child,
+        child: Launcher,
         actions: DeviceBuffer,
         staging: Staging | None = None,
         state_out: DeviceBuffer | None = None,
@@ -268,8 +271,8 @@ class MarketEnvironment:
 
         Parameters
         ----------
-        child : Child
-            Declares `reads` and `writes` of the environment and the buffers below.
+        child : Child or UngraphedUser
+            Declares `reads` and `writes` of the environment and the buffers below; an `rt.ungraphed` user launches now.
         actions : i32 (E,)
             `actions.encode_actions`. An action outside the action space places no order and is counted (`check`).
         staging : Staging, optional
