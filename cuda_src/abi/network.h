@@ -1,12 +1,10 @@
 /* Linear layers: forward with a fused bias and ReLU, and everything the backward pass needs of one layer in one launch.
  * Weights are [Kp][Np], input-major; K of the Kp rows are real, the rest and all pads hold zeros. Kp, Np: multiples of 16. */
 
-/* What one block of a launch owns (whatever its threads): outputs of linear_forward and of the weight gradient, and
- * outputs of dx. */
-#define LINEAR_BLOCK_ROWS 8
-#define LINEAR_BLOCK_COLS 128
-#define LINEAR_DX_ROWS 4
-#define LINEAR_DX_COLS 16
+/* Largest region of outputs that one block owns; a launch may choose smaller ones, multiples of 4 by multiples of 16. */
+#define LINEAR_MAX_ROWS 32
+#define LINEAR_MAX_COLS 64
+#define LINEAR_MAX_DX 128
 
 /* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. */
 typedef struct {
@@ -24,6 +22,8 @@ typedef struct {
     int32_t Kp;               //@ input width
     int32_t Np;               //@ output width
     int32_t relu;             //@ 0: linear, 1: max(y, 0), NaN stays NaN
+    int32_t block_rows;       //@ rows of outputs a block owns
+    int32_t block_cols;       //@ columns
 } linear_forward_args;
 
 /* dw[z] = x_z^T dy_z, db[z] = column sums of dy_z over the rows of split z; dx = (dy W^T) where x > 0. */
@@ -42,4 +42,8 @@ typedef struct {
     int32_t Np;            //@ output width
     int32_t splits;        //@ the rows are cut into so many runs, each with its own partial gradient
     int32_t dw_blocks;     //@ blocks of one split that make dw and db; the dx blocks come after splits*dw_blocks
+    int32_t block_rows;    //@ rows of dw a block owns
+    int32_t block_cols;    //@ columns of dw, of db too
+    int32_t dx_rows;       //@ rows of dx a block owns, multiple of 4
+    int32_t dx_cols;       //@ columns, multiple of 8 that divides Kp; dx_rows*dx_cols at most LINEAR_MAX_DX
 } linear_backward_args;

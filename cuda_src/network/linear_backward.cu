@@ -1,27 +1,35 @@
 // linear_backward: one launch computes all that a layer's dY is needed for: dW = X^T dY and db, with the sum of squares
 // for the global norm, and dX = (dY W^T) where X > 0, the gradient before the ReLU of the layer below.
 //
-// Launch: grid (splits*dw_blocks + dx_blocks), any block; 128 threads fill a GPU's.
-//   dw_blocks = (Kp/LINEAR_BLOCK_ROWS + 1) * ceil(Np/LINEAR_BLOCK_COLS): the last row of blocks makes db
-//   dx_blocks = ceil(R/LINEAR_DX_ROWS) * Kp/LINEAR_DX_COLS, or 0 without dx
-// Order of additions: dW and db over the rows of a split, ascending; dX by named partial sums (tile.h), parts ascending;
-// squares in f64 (so that a finite norm never overflows and a non-finite one is never lost), tiles by a fixed tree.
+// Launch: grid (splits*dw_blocks + dx_blocks); block: block_rows/2 * block_cols/4 threads at least, a multiple of 32.
+//   dw_blocks = (ceil(Kp/block_rows) + 1) * ceil(Np/block_cols): the last row of blocks makes db
+//   dx_blocks = ceil(R/dx_rows) * Kp/dx_cols, or 0 without dx
+// Order of additions: dW and db over the rows of a split, ascending. dX by named partial sums (dots() in tile.h), parts
+// ascending; the number of parts is 1 on the host, DOT_THREADS by the tiles of a region on the GPU. Squares in f64, so
+// that a finite norm does not overflow and a non-finite one is never lost; tiles by a fixed tree.
 #include "lib/kernel.h"
 #include "lib/reduce.h"
 
 #include "abi/types.h"
 
 #include "abi/network.h"
+#include "network/stage.h"
 #include "network/tile.h"
 
 namespace {
 
-constexpr int DW_TILES = LINEAR_BLOCK_ROWS * LINEAR_BLOCK_COLS / (fx::TILE_ROWS * fx::TILE_WIDTH);
-constexpr int DX_OUTPUTS = LINEAR_DX_ROWS * LINEAR_DX_COLS;
-constexpr int DX_STRIDE = DX_OUTPUTS + 1;  // of two parts in shared memory: odd, so that parts fall into different banks
+constexpr int DW_TILES = LINEAR_MAX_ROWS * LINEAR_MAX_COLS / (fx::TILE_ROWS * fx::TILE_WIDTH);
+#ifdef FX_GPU
+constexpr int DOT_THREADS = 128;
+#else
+constexpr int DOT_THREADS = 1;
+#endif
+constexpr int MAX_PARTS = DOT_THREADS > 32 ? 32 : 1;
+constexpr int DX_SUMS = DOT_THREADS * fx::DOT_ROWS * fx::DOT_COLS + LINEAR_MAX_DX + MAX_PARTS;
 
+// Writes a tile of dW or db; returns the sum of its squares.
 template <int ROWS>
-FX_DEVICE double store_tile(float *out, int ld, fx::lanes (&acc)[ROWS][fx::TILE_COLS]) {
+FX_DEVICE double store_tile(const fx::tile<ROWS> &acc, float *out, int ld) {
     double squares = 0.0;
     FX_UNROLL
     for (int i = 0; i < ROWS; ++i) {
@@ -34,78 +42,59 @@ FX_DEVICE double store_tile(float *out, int ld, fx::lanes (&acc)[ROWS][fx::TILE_
     return squares;
 }
 
-// Rows k .. k+TILE_ROWS of dW, columns from c, over rows [begin, end) of the batch.
-FX_DEVICE double weight_tile(const linear_backward_args &a, float *dw, int begin, int end, int k, int c) {
-    using namespace fx;
-    lanes acc[TILE_ROWS][TILE_COLS];
-    FX_UNROLL
-    for (int i = 0; i < TILE_ROWS; ++i) {
-        FX_UNROLL
-        for (int j = 0; j < TILE_COLS; ++j) acc[i][j] = splat(0.0f);
-    }
-    int n = k < a.K ? end - begin : 0;  // pad rows are written as zeros
-    product(acc, n, along_columns{a.x + (size_t)begin * a.Kp + k, a.Kp}, a.dy + (size_t)begin * a.Np + c, a.Np);
-    return store_tile(dw + (size_t)k * a.Np + c, a.Np, acc);
-}
-
-FX_DEVICE double bias_tile(const linear_backward_args &a, float *db, int begin, int end, int c) {
-    using namespace fx;
-    lanes acc[1][TILE_COLS];
-    FX_UNROLL
-    for (int j = 0; j < TILE_COLS; ++j) acc[0][j] = splat(0.0f);
-#ifdef FX_GPU
-#pragma unroll 8
-#endif
-    for (int r = begin; r < end; ++r) {
-        FX_UNROLL
-        for (int j = 0; j < TILE_COLS; ++j)
-            acc[0][j] = acc[0][j] + load_lanes(a.dy + (size_t)r * a.Np + c + j * LANES);
-    }
-    return store_tile(db + c, a.Np, acc);
-}
-
-// What a weight block owns: rows from k (a.Kp: the bias instead), columns from c, batch rows [begin, end).
+// What a weight block owns: `rows` rows of dW from k (none: the bias instead), `cols` columns from c, over the batch rows
+// [begin, begin+n).
 struct weight_region {
-    int k, c, begin, end, col_tiles, tiles;
+    int k, c, rows, cols, begin, n, col_tiles, tiles;
     float *dw, *db;
+    const float *x, *dy;
 
     FX_DEVICE weight_region(const linear_backward_args &a, int split, int block) {
-        int chunk = fx::ceil_div(a.R, a.splits), across = fx::ceil_div(a.Np, LINEAR_BLOCK_COLS);
-        begin = min(split * chunk, a.R), end = min(begin + chunk, a.R);
-        k = block / across * LINEAR_BLOCK_ROWS, c = block % across * LINEAR_BLOCK_COLS;
-        col_tiles = min(LINEAR_BLOCK_COLS, a.Np - c) / fx::TILE_WIDTH;
-        tiles = col_tiles * (k < a.Kp ? LINEAR_BLOCK_ROWS / fx::TILE_ROWS : 1);
-        dw = a.dw + split * a.split_stride, db = a.db + split * a.split_stride;
+        int chunk = fx::ceil_div(a.R, a.splits), across = fx::ceil_div(a.Np, a.block_cols);
+        begin = min(split * chunk, a.R), n = min(chunk, a.R - begin);
+        k = block / across * a.block_rows, c = block % across * a.block_cols;
+        rows = min(a.block_rows, max(a.Kp - k, 0)), cols = min(a.block_cols, a.Np - c);
+        col_tiles = cols / fx::TILE_WIDTH;
+        tiles = col_tiles * (rows ? rows / fx::TILE_ROWS : 1);
+        dw = a.dw + split * a.split_stride + (size_t)k * a.Np + c, db = a.db + split * a.split_stride + c;
+        x = a.x + (size_t)begin * a.Kp + k, dy = a.dy + (size_t)begin * a.Np + c;
     }
-    FX_DEVICE double tile(const linear_backward_args &a, int t) const {
-        int column = c + t % col_tiles * fx::TILE_WIDTH;
-        if (k >= a.Kp) return bias_tile(a, db, begin, end, column);
-        return weight_tile(a, dw, begin, end, k + t / col_tiles * fx::TILE_ROWS, column);
+
+    // Tile t; called by all threads of the block, also by those beyond the last tile.
+    template <int ROWS, class A>
+    FX_DEVICE double tile(const linear_backward_args &a, fx::stage &s, const A &left, float *out, int t) const {
+        int row = t / col_tiles * ROWS, column = t % col_tiles * fx::TILE_WIDTH;
+        bool works = t < tiles && (rows == 0 || k + row < a.K);  // pad rows are written as zeros
+        fx::tile<ROWS> acc;
+        fx::clear<ROWS>(acc);
+        fx::block_product<ROWS>(acc, n, left, dy, a.Np, s, rows, rows, cols, row, column, works);
+        return t < tiles ? store_tile<ROWS>(acc, out + (size_t)row * a.Np + column, a.Np) : 0.0;
     }
 };
 
-// What an input block owns: `rows` rows of dX from r, LINEAR_DX_COLS columns from k.
+// What an input block owns: `rows` rows of dX from r, dx_cols columns from k.
 struct input_region {
-    static constexpr int COL_TILES = LINEAR_DX_COLS / fx::DOT_COLS;
-    int r, k, rows, items;
+    int r, k, rows, col_tiles, parts, stride, items;
 
     FX_DEVICE input_region(const linear_backward_args &a, int block) {
-        int across = a.Kp / LINEAR_DX_COLS;
-        r = block / across * LINEAR_DX_ROWS, k = block % across * LINEAR_DX_COLS;
-        rows = min(LINEAR_DX_ROWS, a.R - r);
-        items = fx::ceil_div(rows, fx::DOT_ROWS) * COL_TILES * fx::DOT_PARTS;
+        int across = a.Kp / a.dx_cols;
+        r = block / across * a.dx_rows, k = block % across * a.dx_cols;
+        rows = min(a.dx_rows, a.R - r), col_tiles = a.dx_cols / fx::DOT_COLS;
+        parts = min(MAX_PARTS, fx::ceil_div(DOT_THREADS, a.dx_rows / fx::DOT_ROWS * col_tiles));
+        stride = a.dx_rows * a.dx_cols + 1;  // odd, so that the parts fall into different banks
+        items = fx::ceil_div(rows, fx::DOT_ROWS) * col_tiles * parts;
     }
-    FX_DEVICE void item(const linear_backward_args &a, int i, float *part) const {
+    FX_DEVICE void item(const linear_backward_args &a, int i, float *sums) const {
         using namespace fx;
-        int p = i % DOT_PARTS, t = i / DOT_PARTS;
-        int row = t / COL_TILES * DOT_ROWS, col = t % COL_TILES * DOT_COLS;
-        float *out = part + p * DX_STRIDE + row * LINEAR_DX_COLS + col;
+        int p = i % parts, t = i / parts;
+        int row = t / col_tiles * DOT_ROWS, col = t % col_tiles * DOT_COLS;
+        float *out = sums + p * stride + row * a.dx_cols + col;
         const float *dy = a.dy + (size_t)(r + row) * a.Np, *w = a.w + (size_t)(k + col) * a.Np;
         if (row + DOT_ROWS <= rows)
-            dots<DOT_ROWS, DOT_COLS>(out, LINEAR_DX_COLS, p, a.Np, dy, a.Np, w, a.Np);
+            dots<DOT_ROWS, DOT_COLS>(out, a.dx_cols, p, parts, a.Np, dy, a.Np, w, a.Np);
         else
-            for (; row < rows; ++row, dy += a.Np, out += LINEAR_DX_COLS)
-                dots<1, DOT_COLS>(out, LINEAR_DX_COLS, p, a.Np, dy, a.Np, w, a.Np);
+            for (; row < rows; ++row, dy += a.Np, out += a.dx_cols)
+                dots<1, DOT_COLS>(out, a.dx_cols, p, parts, a.Np, dy, a.Np, w, a.Np);
     }
 };
 
@@ -115,22 +104,27 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
     using namespace fx;
     int block = (int)blockIdx.x, weight_blocks = a.splits * a.dw_blocks;
     if (block < weight_blocks) {
+        __shared__ stage s;
         __shared__ double squares[DW_TILES];
         weight_region region(a, block / a.dw_blocks, block % a.dw_blocks);
-        FX_FOR(t, region.tiles) squares[t] = region.tile(a, t);
+        FX_FOR(t, max(region.tiles, (int)blockDim.x)) {
+            double sum = region.rows ? region.tile<TILE_ROWS>(a, s, along_columns{region.x, a.Kp}, region.dw, t)
+                                     : region.tile<1>(a, s, ones{}, region.db, t);
+            if (t < region.tiles) squares[t] = sum;
+        }
         if (!a.norm_part) return;
         __syncthreads();
-        double s = block_sum_f64(region.tiles, [&](int t) { return squares[t]; });
-        FX_FOR(i, 1) a.norm_part[block] = s;
+        double sum = block_sum_f64(region.tiles, [&](int t) { return squares[t]; });
+        FX_FOR(i, 1) a.norm_part[block] = sum;
     } else {
-        __shared__ float part[DOT_PARTS * DX_STRIDE];
+        __shared__ float sums[DX_SUMS];
         input_region region(a, block - weight_blocks);
-        FX_FOR(i, region.items) region.item(a, i, part);
+        FX_FOR(i, region.items) region.item(a, i, sums);
         __syncthreads();
-        FX_FOR(o, region.rows * LINEAR_DX_COLS) {
-            float s = part[o];
-            for (int p = 1; p < DOT_PARTS; ++p) s += part[p * DX_STRIDE + o];
-            size_t at = (size_t)(region.r + o / LINEAR_DX_COLS) * a.Kp + region.k + o % LINEAR_DX_COLS;
+        FX_FOR(o, region.rows * a.dx_cols) {
+            float s = sums[o];
+            for (int p = 1; p < region.parts; ++p) s += sums[p * region.stride + o];
+            size_t at = (size_t)(region.r + o / a.dx_cols) * a.Kp + region.k + o % a.dx_cols;
             a.dx[at] = a.x[at] <= 0.0f ? 0.0f : s;  // a NaN activation lets the gradient through
         }
     }

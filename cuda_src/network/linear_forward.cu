@@ -1,57 +1,70 @@
 // linear_forward: y = act(x W + b) for up to three passes at once (grid z): online on s, online on s', target on s'.
 //
-// Launch: grid (ceil(Np / LINEAR_BLOCK_COLS), ceil(R / LINEAR_BLOCK_ROWS), passes), any block; 128 threads fill a GPU's.
+// Launch: grid (ceil(Np / block_cols), ceil(R / block_rows), passes); block: block_rows/2 * block_cols/4 threads, a
+// multiple of 32 (a thread on the GPU has one tile of 2 x 4 outputs).
 // Each output is bias + sum_k x[k] w[k], k ascending, one fused multiply-add a step, on both targets.
-// Pads: rows K.. of W are not read, columns of pads come out as zero because W and b hold zeros there.
+// Pads: rows of W from K up to the next multiple of 16 hold zeros and are added, those beyond are not read; columns of
+// pads come out as zero because W and b hold zeros there.
 #include "lib/kernel.h"
 
 #include "abi/types.h"
 
 #include "abi/network.h"
+#include "network/stage.h"
 #include "network/tile.h"
 
 namespace {
 
-struct pass {
+// What a block owns: `rows` rows of outputs and `cols` columns of one pass; pointers to its first.
+struct forward_region {
     const float *x, *w, *bias;
     float *y;
-};
+    int rows, cols, n;
 
-template <int ROWS>
-FX_DEVICE void forward_tile(const linear_forward_args &a, const pass &p, int r, int c) {
-    using namespace fx;
-    lanes acc[ROWS][TILE_COLS];
-    FX_UNROLL
-    for (int j = 0; j < TILE_COLS; ++j) {
-        lanes b = load_lanes(p.bias + c + j * LANES);
-        FX_UNROLL
-        for (int i = 0; i < ROWS; ++i) acc[i][j] = b;
+    FX_DEVICE forward_region(const linear_forward_args &a, int pass, int r, int c) {
+        x = (pass == 0 ? a.x0 : (pass == 1 ? a.x1 : a.x2)) + (size_t)r * a.Kp;
+        w = (pass < 2 ? a.w : a.w_target) + c, bias = (pass < 2 ? a.bias : a.bias_target) + c;
+        y = a.y + ((size_t)pass * a.R + r) * a.Np + c;
+        rows = min(a.block_rows, a.R - r), cols = min(a.block_cols, a.Np - c);
+        n = fx::ceil_div(a.K, 16) * 16;
     }
-    int k = ceil_div(a.K, 16) * 16;  // <= Kp; whole groups, so that the GPU's loads have no tail
-    product(acc, k, along_rows{p.x + (size_t)r * a.Kp, a.Kp}, p.w + c, a.Np);
-    FX_UNROLL
-    for (int i = 0; i < ROWS; ++i) {
+
+    template <int ROWS>
+    FX_DEVICE void tile(const linear_forward_args &a, fx::stage &s, int row, int column) const {
+        using namespace fx;
+        fx::tile<ROWS> acc;
         FX_UNROLL
-        for (int j = 0; j < TILE_COLS; ++j)
-            store_lanes(p.y + (size_t)(r + i) * a.Np + c + j * LANES, a.relu ? relu(acc[i][j]) : acc[i][j]);
+        for (int j = 0; j < TILE_COLS; ++j) {
+            lanes b = load_lanes(bias + column + j * LANES);
+            FX_UNROLL
+            for (int i = 0; i < ROWS; ++i) acc[i][j] = b;
+        }
+        block_product<ROWS>(acc, n, along_rows{x, a.Kp}, w, a.Np, s, a.block_rows, rows - 1, cols, row, column, row < rows);
+        FX_UNROLL
+        for (int i = 0; i < ROWS; ++i) {
+            if (row + i >= rows) break;
+            FX_UNROLL
+            for (int j = 0; j < TILE_COLS; ++j)
+                store_lanes(y + (size_t)(row + i) * a.Np + column + j * LANES, a.relu ? relu(acc[i][j]) : acc[i][j]);
+        }
     }
-}
+};
 
 }  // namespace
 
 FX_KERNEL_ANYBLOCK(linear_forward) {
     using namespace fx;
-    int z = (int)blockIdx.z;
-    pass p{z == 0 ? a.x0 : (z == 1 ? a.x1 : a.x2), z < 2 ? a.w : a.w_target, z < 2 ? a.bias : a.bias_target,
-           a.y + (size_t)z * a.R * a.Np};
-    int r0 = (int)blockIdx.y * LINEAR_BLOCK_ROWS, c0 = (int)blockIdx.x * LINEAR_BLOCK_COLS;
-    int rows = min(LINEAR_BLOCK_ROWS, a.R - r0);
-    int col_tiles = min(LINEAR_BLOCK_COLS, a.Np - c0) / TILE_WIDTH;
-    FX_FOR(t, ceil_div(rows, TILE_ROWS) * col_tiles) {
-        int r = r0 + t / col_tiles * TILE_ROWS, c = c0 + t % col_tiles * TILE_WIDTH;
-        if (r + TILE_ROWS <= a.R)
-            forward_tile<TILE_ROWS>(a, p, r, c);
-        else
-            for (; r < a.R; ++r) forward_tile<1>(a, p, r, c);
+    __shared__ stage s;
+    forward_region region(a, (int)blockIdx.z, (int)blockIdx.y * a.block_rows, (int)blockIdx.x * a.block_cols);
+    int across = region.cols / TILE_WIDTH;
+    FX_FOR(t, max(ceil_div(region.rows, TILE_ROWS) * across, (int)blockDim.x)) {
+        int row = t / across * TILE_ROWS, column = t % across * TILE_WIDTH;
+#ifdef FX_HOST  // rows beyond the last may not be read; on the GPU the stage repeats the last instead
+        if (row + TILE_ROWS > region.rows) {
+            for (; row < region.rows; ++row) region.tile<1>(a, s, row, column);
+            continue;
+        }
+#endif
+        region.tile<TILE_ROWS>(a, s, row, column);
     }
 }

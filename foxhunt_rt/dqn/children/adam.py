@@ -49,6 +49,11 @@ class AdamBuffers:
             buffer.fill(0)  # type: ignore[attr-defined]
 
 
+def per_block(layout: NetworkLayout) -> int:
+    """Elements of the flat buffers that a block owns: small networks spread over many blocks, one vector a thread."""
+    return 1024 if layout.size <= 1 << 18 else 4096
+
+
 def reads(inputs: AdamInputs) -> list[Buffer]:
     return [inputs.grad, inputs.norm_part, inputs.step]
 
@@ -64,11 +69,10 @@ def private(inputs: AdamInputs) -> list[Buffer]:
 
 def record(child: Child, layout: NetworkLayout, inputs: AdamInputs, buffers: AdamBuffers) -> None:
     """One launch."""
-    per_block = 1024 if layout.size <= 1 << 18 else 4096
-    child.launch("adam_update", grid=(-(-layout.size // per_block),), block=(_THREADS,), args=dict(
+    child.launch("adam_update", grid=(-(-layout.size // per_block(layout)),), block=(_THREADS,), args=dict(
         theta=buffers.theta, target=buffers.target, m=buffers.m, v=buffers.v, grad=inputs.grad,
         norm_part=inputs.norm_part, step=inputs.step, stats=buffers.stats, guard=inputs.guard,
-        n=layout.size, n_decay=layout.n_decay, parts=inputs.norm_part.size, per_block=per_block,
+        n=layout.size, n_decay=layout.n_decay, parts=inputs.norm_part.size, per_block=per_block(layout),
     ))  # fmt: skip
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foxhunt_rt.dqn.children.adam import per_block
+from foxhunt_rt.dqn.children.forward import region, threads
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime, StepPlan
-from foxhunt_rt.kernels import abi
 
-_THREADS = 128
 _REDUCE_THREADS = 256
 _SPLIT_ROWS = 128  # rows of a split at least: one multiply-add chain of a thread (2 to 3 us on an H200, predicted)
 _MAX_SPLITS = 16
@@ -43,7 +43,7 @@ class AdamGradBuffers:
     def create(cls, rt: Runtime, layout: NetworkLayout, batch: int) -> AdamGradBuffers:
         """Allocates the buffers for ``batch`` rows."""
         n = splits(batch)
-        parts = _reduce_blocks(layout) if n > 1 else sum(map(_weight_blocks, layout.layers))
+        parts = _reduce_blocks(layout) if n > 1 else sum(_weight_blocks(layer, n) for layer in layout.layers)
         return cls(
             tuple(rt.zeros((batch, layer.n_padded), np.float32, f"adam_grad.dhidden.{i}")
                   for i, layer in enumerate(layout.layers[:-1])),
@@ -74,7 +74,7 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
     part = 0
     for i in reversed(range(len(layout.layers))):
         layer = layout.layers[i]
-        blocks = _weight_blocks(layer)
+        blocks = _weight_blocks(layer, n)
         squares = buffers.norm_part[part : part + blocks] if buffers.partial is None else None
         _linear_backward(child, layer, inputs.theta, inputs.kept[i], gradients[i], gradients[i - 1] if i else None,
                          buffers.grad if buffers.partial is None else buffers.partial, n, squares)  # fmt: skip
@@ -82,7 +82,7 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
     if buffers.partial is not None:
         child.launch("grad_reduce", grid=(_reduce_blocks(layout),), block=(_REDUCE_THREADS,), args=dict(
             part=buffers.partial, grad=buffers.grad, norm_part=buffers.norm_part, n=layout.size, splits=n,
-            blocks=_reduce_blocks(layout), per_block=_reduce_per_block(layout),
+            blocks=_reduce_blocks(layout), per_block=per_block(layout),
         ))  # fmt: skip
 
 
@@ -96,30 +96,32 @@ def _linear_backward(child: Child, layer: Layer, theta: Buffer, x: Buffer, dy: B
                      n_splits: int, squares: Buffer | None) -> None:  # fmt: skip
     rows, weight, bias = dy.shape[0], layer.weight, layer.bias
     flat = grad.view((grad.size,))
-    weight_blocks = _weight_blocks(layer)
-    input_blocks = 0
-    if dx is not None:
-        input_blocks = -(-rows // abi.constant("LINEAR_DX_ROWS")) * (layer.k_padded // abi.constant("LINEAR_DX_COLS"))
-    child.launch("linear_backward", grid=(n_splits * weight_blocks + input_blocks,), block=(_THREADS,), args=dict(
+    height, width = _weight_region(layer, n_splits)
+    weight_blocks = _weight_blocks(layer, n_splits)
+    # 4 x 8 spreads a small layer over every multiprocessor; 8 x 16 reads the operands of a large one a third as often.
+    dx_rows, dx_cols = (4, 8) if rows * layer.k_padded <= 8192 else (8, 16)
+    input_blocks = -(-rows // dx_rows) * (layer.k_padded // dx_cols) if dx is not None else 0
+    child.launch("linear_backward", grid=(n_splits * weight_blocks + input_blocks,), block=(max(128, threads(height, width)),),
+                 args=dict(
         x=x, dy=dy, w=theta[weight.offset : weight.stop] if dx is not None else None,
         dw=flat[weight.offset :], db=flat[bias.offset :], dx=dx, norm_part=squares,
         split_stride=flat.size // n_splits, R=rows, K=layer.k, Kp=layer.k_padded, Np=layer.n_padded,
-        splits=n_splits, dw_blocks=weight_blocks,
+        splits=n_splits, dw_blocks=weight_blocks, block_rows=height, block_cols=width, dx_rows=dx_rows, dx_cols=dx_cols,
     ))  # fmt: skip
 
 
-def _weight_blocks(layer: Layer) -> int:
-    """Blocks that make dW and, in one more row of blocks, db."""
-    down = layer.k_padded // abi.constant("LINEAR_BLOCK_ROWS") + 1
-    return down * -(-layer.n_padded // abi.constant("LINEAR_BLOCK_COLS"))
+def _weight_region(layer: Layer, n_splits: int) -> tuple[int, int]:
+    return region(layer.k_padded, layer.n_padded, n_splits, 32)  # the dx blocks run beside these
 
 
-def _reduce_per_block(layout: NetworkLayout) -> int:
-    return 1024 if layout.size <= 1 << 18 else 4096
+def _weight_blocks(layer: Layer, n_splits: int) -> int:
+    """Blocks of a split that make dW and, in one more row of blocks, db."""
+    height, width = _weight_region(layer, n_splits)
+    return (-(-layer.k_padded // height) + 1) * -(-layer.n_padded // width)
 
 
 def _reduce_blocks(layout: NetworkLayout) -> int:
-    return -(-layout.size // _reduce_per_block(layout))
+    return -(-layout.size // per_block(layout))
 
 
 __all__ = ["AdamGradBuffers", "AdamGradInputs", "add", "reads", "record", "splits", "writes"]

@@ -12,12 +12,12 @@ import numpy as np
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime, StepPlan
-from foxhunt_rt.kernels import abi
 
 ONLINE, ONLINE_NEXT, TARGET_NEXT = range(3)
 """Index of a pass in the logits: online on s, online on s', target on s'."""
 
-_THREADS = 128
+# Regions of outputs that a block may own (rows, columns), by falling reuse of operands.
+REGIONS = ((32, 64), (16, 64), (8, 32))
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,32 @@ def record_forward(child: Child, layout: NetworkLayout, params: Buffer, x: Buffe
         x = y
 
 
+def region(rows: int, columns: int, products: int, blocks: int) -> tuple[int, int]:
+    """The largest of `REGIONS` that still cuts ``products`` results of (rows, columns) into ``blocks`` blocks; else the smallest."""
+    for height, width in REGIONS:
+        if -(-rows // height) * -(-columns // width) * products >= blocks:
+            return height, width
+    return REGIONS[-1]
+
+
+def threads(height: int, width: int) -> int:
+    """Threads of a block: one a tile of 2 x 4 outputs (cuda_src/network/tile.h)."""
+    return height * width // 8
+
+
 def _linear(child: Child, layer: Layer, rows: int, x: list[Buffer], params: Buffer, target: Buffer | None,
             y: Buffer) -> None:  # fmt: skip
     weight, bias = layer.weight, layer.bias
     padded = [*x, None, None]
-    grid = (-(-layer.n_padded // abi.constant("LINEAR_BLOCK_COLS")), -(-rows // abi.constant("LINEAR_BLOCK_ROWS")), len(x))
-    child.launch("linear_forward", grid=grid, block=(_THREADS,), args=dict(
+    height, width = region(rows, layer.n_padded, len(x), 128)  # an H200 has 132 multiprocessors
+    grid = (-(-layer.n_padded // width), -(-rows // height), len(x))
+    child.launch("linear_forward", grid=grid, block=(threads(height, width),), args=dict(
         x0=padded[0], x1=padded[1], x2=padded[2], y=y,
         w=params[weight.offset : weight.stop], bias=params[bias.offset : bias.stop],
         w_target=target[weight.offset : weight.stop] if target else None,
         bias_target=target[bias.offset : bias.stop] if target else None,
         passes=len(x), R=rows, K=layer.k, Kp=layer.k_padded, Np=layer.n_padded, relu=int(layer.relu),
+        block_rows=height, block_cols=width,
     ))  # fmt: skip
 
 
@@ -135,4 +150,4 @@ def _pass(buffer: Buffer, index: int) -> Buffer:
 
 
 __all__ = ["ONLINE", "ONLINE_NEXT", "TARGET_NEXT", "ForwardBuffers", "ForwardInputs", "ForwardWorkspace", "add", "reads",
-           "record", "record_forward", "writes"]  # fmt: skip
+           "record", "record_forward", "region", "threads", "writes"]  # fmt: skip
