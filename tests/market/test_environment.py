@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from foxhunt_rt.config import MarketConfig
 from foxhunt_rt.market.actions import ACTIONS, encode_actions, mirror_actions
-from foxhunt_rt.market.bars import Bars
-from foxhunt_rt.market.baselines import backtest
-from foxhunt_rt.market.contract import PRESETS
 from foxhunt_rt.market.environment import BarResults, MarketEnvironment, MarketTables
 from foxhunt_rt.market.results import equity_curve, round_trips
 from foxhunt_rt.market.walks import Walks, session_walks, split_window
@@ -141,29 +137,6 @@ def check_real(runtime: Any, market: Market, collected: int, evaluated: int) -> 
     ):
         actions = random_actions(seed, walks.longest, len(walks))
         compare(market, rollout(runtime, market, costs, walks, actions), reference(market, costs, walks, actions))
-
-
-def test_market_orders_agree_with_the_vectorized_backtest(runtime: Any) -> None:
-    """`baselines.backtest` shares no code with the kernels; what stands beside a policy is measured by the same rules."""
-    market = random_market(21, n=800, tick=0.25)
-    config, spec = dataclasses.replace(MarketConfig(), slippage_range=0.11), PRESETS["ES"]
-    n, prices = len(market.ohlc), market.ohlc * market.tick
-    session = market.session.astype(np.int32)
-    bars = Bars(np.arange(n, dtype=np.int64), *prices.T.copy(), np.ones(n), session, session, np.zeros(n, np.uint16),
-                "ES", "test", "test")  # fmt: skip
-    parts = np.random.default_rng(21).integers(0, (3, 4, 1, 1), (n, 4)) + np.array([0, 0, 0, 1])  # market, normal
-    target = (parts[:, 0] - 1) * (parts[:, 1] + 1)
-    expected = backtest(bars, target, spec, config)
-    walks = session_walks(market.ends, 0, n)
-    actions = np.zeros((walks.longest, len(walks)), np.int32)
-    for e in range(len(walks)):
-        actions[: walks.steps[e], e] = encode_actions(parts[walks.start[e] : walks.end[e] - 1])
-    costs = Costs(spec.tick_value, spec.fee, spec.half_spread_ticks, spec.slippage_ticks, config.slippage_range)
-    got = rollout(runtime, market, costs, walks, actions).results
-    for name in ("contracts", "exit_contracts", "position"):
-        assert np.array_equal(got[name], expected[name]), name
-    for name in ("net", "cost", "price", "exit_price"):
-        close(name, got[name], expected[name], 1e-8, 1e-12)
 
 
 def test_rewards_add_up_to_the_equity_that_the_fills_imply(runtime: Any) -> None:
