@@ -102,7 +102,8 @@ class Graph:
 
     def instantiate(self, stream: Stream) -> GraphExec:
         """The executable. Does not upload it."""
-        handle = self.context.call(self.context.cu.cuGraphInstantiate, self.handle, 0)
+        with self.context.current():  # kernels and memsets are instantiated for the current context
+            handle = self.context.call(self.context.cu.cuGraphInstantiate, self.handle, 0)
         return GraphExec(self.context, handle, stream, self)
 
     def close(self) -> None:
@@ -119,7 +120,8 @@ class GraphExec:
 
     def upload(self, stream: Stream) -> None:
         """Moves the executable to the device, so that the first launch is not special. Does not synchronize."""
-        self.context.call(self.context.cu.cuGraphUpload, self.handle, stream.handle)
+        with self.context.current():
+            self.context.call(self.context.cu.cuGraphUpload, self.handle, stream.handle)
 
     def launch(self, stream: Stream) -> None:
         """One cuGraphLaunch. Does not synchronize. The caller makes the context current."""

@@ -28,6 +28,7 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
 import subjects  # noqa: E402 (the folders of the tree come first)
 
 import foxhunt_rt as fx  # noqa: E402
+from foxhunt_rt.dqn.learner import Learner  # noqa: E402
 
 CONFIGURATIONS = {
     "A": ("64,64", 64, 65536),
@@ -48,17 +49,23 @@ def commit() -> str:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
-def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int) -> dict[str, object]:
+def learner(rt: fx.Runtime, name: str, budget: float) -> Learner:
+    """The learner of a configuration, its replay filled."""
     hidden, batch, capacity = CONFIGURATIONS[name]
     settings = subjects.config(**{
         "network.hidden": hidden, "replay.batch": batch, "replay.capacity": capacity, "replay.n_step": 1,
         "loss.alpha_c51_start": 1.0, "loss.branch_reduction": "sum", "loss.grad_budget": budget,
         "optim.lr": 1e-3, "optim.lr_min": 1e-3, "optim.tau_start": 0.01, "optim.tau_end": 0.01,
     })  # fmt: skip
+    return subjects.learner(rt, settings, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, min(capacity, 65536))
+
+
+def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int) -> dict[str, object]:
+    hidden, batch, capacity = CONFIGURATIONS[name]
     started = time.perf_counter()
-    learner = subjects.learner(rt, settings, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, min(capacity, 65536))
+    made = learner(rt, name, budget)
     ready = time.perf_counter() - started
-    graph = learner.graph
+    graph = made.graph
     for _ in range(2 * block):
         graph.launch()
     rt.synchronize()
@@ -72,9 +79,10 @@ def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int) -
         wall.append((time.perf_counter() - t0) / block * 1e6)
         host.append((t1 - t0) / block * 1e6)
     info = graph.info()
-    learner.close()
+    made.close()
     return {
-        "configuration": name, "hidden": [int(n) for n in hidden.split(",")], "batch": batch, "capacity": capacity, "precision": "fp32",
+        "configuration": name, "hidden": [int(n) for n in hidden.split(",")], "batch": batch, "capacity": capacity,
+        "precision": "fp32",
         "grad_budget": budget, "us_median": float(np.median(wall)), "us_p10": float(np.percentile(wall, 10)),
         "us_p90": float(np.percentile(wall, 90)), "host_us_median": float(np.median(host)), "blocks_us": wall,
         "block_steps": block, "nodes": info["nodes"], "longest_chain": info["longest_chain"],
