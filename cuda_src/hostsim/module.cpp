@@ -2,6 +2,7 @@
 //
 // A host image is the ELF shared object that g++ made of a .cu file. It is loaded from an anonymous file of its own,
 // so that the dynamic linker sees a new object each time and two loads have separate globals, as on a GPU.
+#include <atomic>
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -57,9 +58,13 @@ CUresult load(const void *image, Module **out) {
         p += n;
         left -= (size_t)n;
     }
-    char path[64];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    // dlopen takes two libraries of one path for the same, and the next memory file gets this descriptor's number again: so
+    // each load spells the path in its own way, a bit of a serial number by "/." or "//.".
+    static std::atomic<unsigned long long> serial{0};
+    std::string path = "/proc/self/fd";
+    for (unsigned long long n = ++serial; n; n /= 2) path += n % 2 ? "/." : "//.";
+    path += "/" + std::to_string(fd);
+    void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     close(fd);
     if (!handle) {
         report("cuModuleLoadData: %s", dlerror());

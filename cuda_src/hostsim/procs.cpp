@@ -234,7 +234,7 @@ const std::vector<Entry> &entries() {
     SINCE(cuGraphExecKernelNodeSetParams, 12000), P(cuGraphExecMemcpyNodeSetParams),
     P(cuGraphExecMemsetNodeSetParams), P(cuGraphExecNodeSetParams), SINCE(cuGraphExecUpdate, 12000),
     SINCE(cuGraphGetEdges, 12030), P(cuGraphGetNodes), P(cuGraphGetRootNodes), P(cuGraphHostNodeGetParams),
-    P(cuGraphInstantiateWithParams), SINCE(cuGraphKernelNodeGetParams, 12000),
+    P(cuGraphInstantiateWithFlags), P(cuGraphInstantiateWithParams), SINCE(cuGraphKernelNodeGetParams, 12000),
     SINCE(cuGraphKernelNodeSetParams, 12000), P(cuGraphLaunch), P(cuGraphMemcpyNodeGetParams),
     P(cuGraphMemcpyNodeSetParams), P(cuGraphMemsetNodeGetParams), P(cuGraphMemsetNodeSetParams),
     P(cuGraphNodeFindInClone), SINCE(cuGraphNodeGetDependencies, 12030), SINCE(cuGraphNodeGetDependentNodes, 12030),
