@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import json
 import os
 import platform
@@ -73,6 +72,8 @@ def _python() -> Iterator[Finding]:
 
 
 def _version(package: str) -> str | None:
+    import importlib.metadata  # slow to load, and only wanted here
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 
 __all__ = ["ExitCode", "UsageError", "exit_code", "one_line"]
 
@@ -23,34 +24,42 @@ class UsageError(Exception):
     """A command line that cannot be understood."""
 
 
+#: Module, class -> exit code; the first that fits counts. By name, so that an error imports nothing: an exception can only
+#: come from a module that is loaded.
+_CODES = (
+    ("builtins", "KeyboardInterrupt", ExitCode.INTERRUPTED),
+    ("foxhunt_rt.cli.errors", "UsageError", ExitCode.USAGE),
+    ("foxhunt_rt.config", "ConfigError", ExitCode.USAGE),
+    ("foxhunt_rt.dqn.layout", "LayoutError", ExitCode.USAGE),
+    ("foxhunt_rt.dqn.children.ddqn", "BranchError", ExitCode.USAGE),
+    ("foxhunt_rt.replay.errors", "ReplayError", ExitCode.USAGE),
+    ("foxhunt_rt.market.bars", "BarsError", ExitCode.DATA),
+    ("foxhunt_rt.driver.errors", "DriverNotFound", ExitCode.MACHINE),
+    ("foxhunt_rt.kernels.errors", "ArchitectureError", ExitCode.MACHINE),
+    ("foxhunt_rt.kernels.errors", "KernelNotFound", ExitCode.MACHINE),
+    ("foxhunt_rt.kernels.errors", "AbiError", ExitCode.MACHINE),
+    ("foxhunt_rt._optional", "MissingExtra", ExitCode.MACHINE),
+    ("foxhunt_rt.dqn.guard", "GuardFault", ExitCode.GUARD),
+)
+
+
+def _is(error: BaseException, module: str, name: str) -> bool:
+    loaded = sys.modules.get(module)
+    kind = getattr(loaded, name, None) if loaded is not None else None
+    return kind is not None and isinstance(error, kind)
+
+
 def exit_code(error: BaseException) -> ExitCode:
     """The exit code for an exception."""
-    # Imported here: an error is rare, and these modules must not slow down `--help`.
-    from foxhunt_rt._optional import MissingExtra
-    from foxhunt_rt.config import ConfigError
-    from foxhunt_rt.driver.errors import DriverNotFound
-    from foxhunt_rt.kernels.errors import AbiError, ArchitectureError, KernelNotFound
-    from foxhunt_rt.market.bars import BarsError
-    from foxhunt_rt.dqn.guard import GuardFault
-
-    table: list[tuple[tuple[type[BaseException], ...], ExitCode]] = [
-        ((KeyboardInterrupt,), ExitCode.INTERRUPTED),
-        ((UsageError, ConfigError), ExitCode.USAGE),
-        ((BarsError,), ExitCode.DATA),
-        ((DriverNotFound, ArchitectureError, KernelNotFound, AbiError, MissingExtra), ExitCode.MACHINE),
-        ((GuardFault,), ExitCode.GUARD),
-    ]
-    return next((code for kinds, code in table if isinstance(error, kinds)), ExitCode.FAILURE)
+    return next((code for module, name, code in _CODES if _is(error, module, name)), ExitCode.FAILURE)
 
 
 def one_line(error: BaseException) -> str:
     """The message of an error raised on purpose; an unexpected one is named as such."""
-    from foxhunt_rt._optional import MissingExtra
-    from foxhunt_rt.driver.errors import FoxhuntError
-
     if isinstance(error, KeyboardInterrupt):
         text = str(error) or "interrupted; nothing was written"
-    elif isinstance(error, (FoxhuntError, MissingExtra, NotImplementedError)) or exit_code(error) is not ExitCode.FAILURE:
+    elif (_is(error, "foxhunt_rt.driver.errors", "FoxhuntError") or isinstance(error, NotImplementedError)
+          or exit_code(error) is not ExitCode.FAILURE):  # fmt: skip
         text = str(error)
     elif isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""

@@ -19,7 +19,7 @@ def small_world(rt: Runtime, config: Config) -> World:
     """The world of a configuration on simulated bars: the same graphs as in training, but for the tables' length."""
     from foxhunt_rt.market.contract import PRESETS
     from foxhunt_rt.market.synthetic import simulate
-    from foxhunt_rt.train import Market, World
+    from foxhunt_rt.train import DataSet, World
 
-    market = Market(simulate(BARS, config.train.seed).bars, PRESETS["SYNTHETIC"])
-    return World(rt, market, config)
+    data = DataSet.prepare(simulate(BARS, config.train.seed).bars, PRESETS["SYNTHETIC"], config)
+    return World(rt, data, config)

@@ -34,28 +34,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Bars and configuration are checked before the driver is loaded, so that a wrong file costs nothing."""
     from foxhunt_rt.cli.options import configuration
-    from foxhunt_rt.cli.sample import bars_path
-    from foxhunt_rt.market.bars import load_bars
 
     if args.resume is not None:
         raise UsageError("--resume is not there yet: checkpoints hold no replay; run the fold again with --fold N")
     if args.data is not None and args.synthetic:
         raise UsageError("DATA and --synthetic exclude each other; leave one out")
     config = configuration(args)
+
+    from foxhunt_rt.cli.sample import bars_path
+    from foxhunt_rt.market.bars import load_bars
+
     bars, spec, report = load_bars(bars_path(args.data, args.synthetic, config), config.market)
     for line in (*bars.notes, *report.lines()):
         print(f"- {line}")
 
+    from foxhunt_rt.train.dataset import DataSet
+
+    data = DataSet.prepare(bars, spec, config)
+
     from foxhunt_rt.graph import Runtime
     from foxhunt_rt.telemetry import console_for
-    from foxhunt_rt.train import Market, WalkForward
+    from foxhunt_rt.train import WalkForward
 
     observer = console_for(sys.stdout)
     try:
         with Runtime() as rt:
             runs = None if args.no_save else Path(args.runs)
-            training = WalkForward(rt, Market(bars, spec), config, observer=observer, runs=runs,
-                                   name=args.name or args.profile)  # fmt: skip
+            training = WalkForward(rt, data, config, observer=observer, runs=runs, name=args.name or args.profile)
             try:
                 result = training.run(args.folds)
             finally:

@@ -19,9 +19,8 @@ from foxhunt_rt import driver
 from foxhunt_rt.dqn.guard import GuardFault
 from foxhunt_rt.market.features import Normalizer
 from foxhunt_rt.market.folds import Fold
-from foxhunt_rt.market.walks import split_window
+from foxhunt_rt.market.walks import Walks, split_window
 from foxhunt_rt.train.collector import bars_of
-from foxhunt_rt.train.errors import TrainingError
 from foxhunt_rt.train.evaluate import Judgement, reference_policies
 from foxhunt_rt.train.metrics_log import MetricsLog
 from foxhunt_rt.train.progress import Observer, Progress
@@ -134,12 +133,8 @@ class FoldRun:
         world.probe.draw(self.seed)
         self.observer.fold_started(self.number, {**self.fold.to_dict(), "support": dataclasses.asdict(self.support)})
 
-    def _walks(self) -> Any:
-        environments = self.world.config.market.environments
-        try:
-            return split_window(self.world.ends, *self.fold.train, environments)
-        except ValueError as error:
-            raise TrainingError(f"{error}: --set market.environments={environments // 2}") from error
+    def _walks(self) -> Walks:
+        return split_window(self.world.ends, *self.fold.train, self.world.config.market.environments)
 
     def _run_epoch(self, epoch: int) -> dict[str, Any]:
         """Collection and training, interleaved; then validation. The host waits for nothing but its own bound on launches."""

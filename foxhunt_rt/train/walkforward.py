@@ -1,7 +1,7 @@
 """Walk-forward training: the folds in sequence, what they leave in the run folder, and how they end.
 
-    market = Market(*load_bars("bars.csv.gz", config.market)[:2])
-    result = WalkForward(rt, market, config).run()
+    bars, spec, report = load_bars("bars.csv.gz", config.market)
+    result = WalkForward(rt, DataSet.prepare(bars, spec, config), config).run()
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.guard import GuardFault
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.train.checkpoint import save_checkpoint
+from foxhunt_rt.train.dataset import DataSet
 from foxhunt_rt.train.fold import FoldReport, FoldRun, step_us
 from foxhunt_rt.train.interrupt import Interrupt
 from foxhunt_rt.train.metrics_log import MetricsLog
 from foxhunt_rt.train.progress import Observer
 from foxhunt_rt.train.result import build_result
 from foxhunt_rt.train.run_folder import RunFolder, describe_environment
-from foxhunt_rt.train.world import Market, World
+from foxhunt_rt.train.world import World
 
 __all__ = ["TrainingInterrupted", "WalkForward"]
 
@@ -40,7 +41,7 @@ class WalkForward:
     Parameters
     ----------
     rt : Runtime
-    market : Market
+    data : DataSet
     config : Config
     observer : Observer, optional
     runs : Path, optional
@@ -55,12 +56,12 @@ class WalkForward:
         Made when the first fold begins, so that a run that cannot start leaves nothing.
     """
 
-    def __init__(self, rt: Runtime, market: Market, config: Config, *, observer: Observer | None = None,
+    def __init__(self, rt: Runtime, data: DataSet, config: Config, *, observer: Observer | None = None,
                  runs: Path | None = None, name: str = "run") -> None:  # fmt: skip
         self.began = time.perf_counter()
         self.runtime, self.config = rt, config
         self.observer = observer or Observer()
-        self.world = World(rt, market, config)
+        self.world = World(rt, data, config)
         self.log = MetricsLog()
         self.runs, self.name = runs, name
         self.folder: RunFolder | None = None
@@ -86,7 +87,7 @@ class WalkForward:
         chosen = self._choose(folds)
         self.observer.started(self.world.about())
         if self.runs is not None:
-            environment = describe_environment(self.runtime, self.world.market.bars.describe())
+            environment = describe_environment(self.runtime, self.world.data.bars.describe())
             self.folder = RunFolder.create(self.runs, self.name, self.config, environment)
         reports: list[FoldReport] = []
         with Interrupt() as interrupt:
@@ -134,8 +135,8 @@ class WalkForward:
         return {
             "fold": fold.number, "windows": fold.fold.to_dict(), "epoch": fold.epoch + 1, "step": fold.step,
             "seed": fold.seed, "support": dataclasses.asdict(fold.support) if fold.support else None,
-            "alpha_c51": learner.control.alpha_c51, "counters": counters, "features": list(self.world.features.names),
-            "bar_clock": self.world.market.bars.clock, "symbol": self.world.market.bars.symbol,
+            "alpha_c51": learner.control.alpha_c51, "counters": counters, "features": list(self.world.data.features.names),
+            "bar_clock": self.world.data.bars.clock, "symbol": self.world.data.bars.symbol,
             "parameters": {s.name: [s.offset, list(s.padded_shape)] for s in learner.layout.segments},
         }  # fmt: skip
 

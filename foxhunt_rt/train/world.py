@@ -6,7 +6,6 @@ every graph is captured once.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -16,30 +15,21 @@ from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.market.actions import BRANCHES
-from foxhunt_rt.market.bars import Bars
-from foxhunt_rt.market.contract import ContractSpec
 from foxhunt_rt.market.environment import MarketEnvironment, MarketTables
 from foxhunt_rt.market.execution import PORTFOLIO_FEATURES, ExecutionModel, fit_pnl_scale_ticks
-from foxhunt_rt.market.features import Normalizer, build_features
-from foxhunt_rt.market.folds import Fold, walk_forward
-from foxhunt_rt.market.walks import session_ends, session_walks
+from foxhunt_rt.market.features import Normalizer
+from foxhunt_rt.market.folds import Fold
+from foxhunt_rt.market.walks import session_walks
 from foxhunt_rt.replay import Replay
 from foxhunt_rt.train.collector import Collector
+from foxhunt_rt.train.dataset import DataSet
 from foxhunt_rt.train.evaluate import Evaluator, Window
 from foxhunt_rt.train.loss_probe import LossProbe
 
-__all__ = ["Market", "World"]
+__all__ = ["World"]
 
 #: Sessions that an evaluation walks side by side at most; more are walked in rounds.
 MAX_SESSIONS = 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class Market:
-    """What is traded: bars and the contract, as `load_bars` gives them."""
-
-    bars: Bars
-    spec: ContractSpec
 
 
 class World:
@@ -48,40 +38,28 @@ class World:
     Parameters
     ----------
     rt : Runtime
-    market : Market
+    data : DataSet
     config : Config
 
     Attributes
     ----------
-    folds : list of Fold
     learner : Learner
     collector : Collector
     evaluator : Evaluator
     probe : LossProbe
-
-    Raises
-    ------
-    BarsError
-        Too few bars for the folds.
 
     Notes
     -----
     Allocates, loads, captures and synchronizes.
     """
 
-    def __init__(self, rt: Runtime, market: Market, config: Config) -> None:
-        self.runtime, self.market, self.config = rt, market, config
-        bars, spec = market.bars, market.spec
-        self.features = build_features(bars, config.market.features, spec)
-        self.ends = session_ends(bars.session)
-        train = config.train
-        # No target may reach from one window into the next: the longest feature looks back, an n-step return ahead.
-        embargo = max(train.embargo, self.features.horizon + config.replay.n_step)
-        self.folds = walk_forward(len(bars), folds=train.folds, validation_share=train.validation_share,
-                                  test_share=train.test_share, embargo=embargo, window=train.window)  # fmt: skip
+    def __init__(self, rt: Runtime, data: DataSet, config: Config) -> None:
+        self.runtime, self.data, self.config = rt, data, config
+        self.ends, self.folds = data.ends, data.folds
+        bars, train = data.bars, config.train
         ohlc = np.stack([bars.open, bars.high, bars.low, bars.close], axis=1)
-        table = np.zeros_like(self.features.values)
-        self.tables = MarketTables(rt, ohlc, self.ends, table, spec.tick)
+        table = np.zeros_like(data.features.values)
+        self.tables = MarketTables(rt, ohlc, self.ends, table, data.spec.tick)
         model = self.execution_model(self.folds[0])
         self.environment = MarketEnvironment(rt, self.tables, model, config.market.environments)
         self.replay = Replay(rt, config.replay.capacity, self.tables.state_width, mode="market",
@@ -99,8 +77,8 @@ class World:
         """Costs, and the scale of profits in the portfolio features, which is fitted on the training window."""
         scale = self.config.market.pnl_scale_ticks
         if scale == 0.0:
-            scale = fit_pnl_scale_ticks(self.market.bars.close, self.ends, *fold.train, self.market.spec.tick)
-        return ExecutionModel.from_config(self.config.market, self.market.spec, scale)
+            scale = fit_pnl_scale_ticks(self.data.bars.close, self.ends, *fold.train, self.data.spec.tick)
+        return ExecutionModel.from_config(self.config.market, self.data.spec, scale)
 
     def enter(self, fold: Fold, seed: int) -> Normalizer:
         """Puts everything to the start of a fold, whatever ran before: fold k alone equals fold k in sequence, bit for bit.
@@ -112,9 +90,9 @@ class World:
         Normalizer
             Of the features, fitted on the training window.
         """
-        normalizer = Normalizer.fit(self.features, *fold.train, self.config.market.features)
+        normalizer = Normalizer.fit(self.data.features, *fold.train, self.config.market.features)
         self.runtime.synchronize()
-        self.tables.features.copy_from(normalizer.apply(self.features.values))
+        self.tables.features.copy_from(normalizer.apply(self.data.features.values))
         model = self.execution_model(fold)
         self.environment.set_model(model)
         self.evaluator.environment.set_model(model)
@@ -127,15 +105,15 @@ class World:
 
     def window(self, first: int, stop: int) -> Window:
         """Bars [first, stop) as an evaluation takes them."""
-        return Window(self.market.bars, self.ends, self.market.spec, self.config.market, first, stop)
+        return Window(self.data.bars, self.ends, self.data.spec, self.config.market, first, stop)
 
     def about(self) -> dict[str, Any]:
         """For the observer: what is trained on what."""
         info = self.learner.graph.info()
         layout = self.learner.layout
         return {
-            "bars": self.market.bars.describe(),
-            "contract": next((n for n in self.market.bars.notes if n.startswith("contract")), ""),
+            "bars": self.data.bars.describe(),
+            "contract": next((n for n in self.data.bars.notes if n.startswith("contract")), ""),
             "folds": len(self.folds),
             "epochs": self.config.train.epochs,
             "batch": self.config.replay.batch,
