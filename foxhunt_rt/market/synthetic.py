@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .bars import I64, Bars
 from .contract import PRESETS, ContractSpec
-from .rolling import ema
+from .rolling import Stretches, ema
 
 __all__ = ["SyntheticMarket", "simulate"]
 
@@ -66,8 +66,7 @@ def simulate(bars: int, seed: int, *, drift: float = 0.1) -> SyntheticMarket:
     rng = np.random.Generator(np.random.Philox(seed))
     ts = _clock(bars)
     regime = _regimes(bars, rng)
-    zero = np.zeros(bars, np.int64)
-    slow, _ = ema(rng.standard_normal(bars), 240, zero)  # deviation 1/sqrt(span)
+    slow, _ = ema(rng.standard_normal(bars), 240, Stretches.of(np.zeros(bars, np.int32)))  # deviation 1/sqrt(span)
     phase = (ts // _MINUTE) % 1440 / 1440.0
     season = 0.6 + 1.2 * np.exp(-(((phase - 0.6) / 0.08) ** 2)) + 0.3 * np.exp(-(((phase - 0.85) / 0.03) ** 2))
     volatility = 1.6 * season * np.exp(0.5 * np.sqrt(240.0) * slow - 0.125)  # ticks a minute

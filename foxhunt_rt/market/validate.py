@@ -5,7 +5,8 @@ future); a *doubt* may be (a spike can be a thin print) and only counts as a fau
 
     raise   the first fault ends the load with one line
     drop    faulty rows are removed and counted
-    mark    faulty rows stay and carry the rule's bit in `Bars.mark`; faults that no array can hold still raise
+    mark    faulty rows stay, to be looked at, and carry the rule's bit in `Bars.mark`; faults that no environment
+            can trade on (NaN, crossed, wrong order) still raise
 
 The rule `lookahead_filler` deserves its name: a published stock series prints a flat bar of volume 0 for each minute
 without a trade, priced at the *next* trade. 55 % of its bars tell the future, and a learner finds that in minutes.
@@ -37,7 +38,7 @@ RULES: dict[str, tuple[int, str, str]] = {
     "zero_volume": (1 << 9, "info", "the volume is zero"),
     "gap": (1 << 10, "info", "bars are missing inside a session"),
 }
-_MARKABLE = ("crossed", "lookahead_filler", "stuck", "spike")
+_MARKABLE = ("lookahead_filler", "stuck", "spike")
 _STUCK_RUN = 60
 _FIRST = 3
 
@@ -155,7 +156,10 @@ def _apply(raw: RawBars, found: dict[str, Mask], policy: str, report: Validation
         mark = raw.mark.copy()
         for rule, mask in faulty.items():
             mark[mask] |= np.uint16(RULES[rule][0])
-        return dataclasses.replace(raw, mark=mark)
+        warning = (
+            f"{int((mark != 0).sum())} bars are marked ({', '.join(faulty)}) and kept: results on them mean nothing"
+        )
+        return dataclasses.replace(raw, mark=mark).with_note(warning)
     if policy != "drop":
         raise BarsError(f"unknown policy {policy!r}; choose raise, drop or mark")
     keep = ~np.logical_or.reduce(list(faulty.values()))

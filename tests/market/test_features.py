@@ -14,7 +14,7 @@ from foxhunt_rt.config import Config, FeatureConfig
 from foxhunt_rt.market.bars import Bars, load_bars
 from foxhunt_rt.market.contract import PRESETS
 from foxhunt_rt.market.features import FLOOR, FeatureTable, Normalizer, build_features
-from foxhunt_rt.market.rolling import ema, rolling_max, rolling_mean, rolling_min, starts
+from foxhunt_rt.market.rolling import Stretches, ema, rolling_max, rolling_mean, rolling_min
 
 Make = Callable[..., Bars]
 SPEC = PRESETS["ES"]
@@ -37,19 +37,20 @@ def column(result: FeatureTable, name: str) -> np.ndarray:
 def test_rolling_against_loops(window: int) -> None:
     rng = np.random.Generator(np.random.PCG64(window))
     x = rng.standard_normal(201)
-    start = starts(np.repeat([0, 1, 2, 3], [1, 60, 100, 40]).astype(np.int32))
+    stretches = Stretches.of(np.repeat([0, 1, 2, 3], [1, 60, 100, 40]).astype(np.int32))
+    start = np.repeat([0, 1, 61, 161], [1, 60, 100, 40])
     windows = [x[max(start[i], i + 1 - window) : i + 1] for i in range(len(x))]
-    np.testing.assert_allclose(rolling_mean(x, window, start), [w.mean() for w in windows], atol=1e-12)
-    np.testing.assert_array_equal(rolling_max(x, window, start), [w.max() for w in windows])
-    np.testing.assert_array_equal(rolling_min(x, window, start), [w.min() for w in windows])
+    np.testing.assert_allclose(rolling_mean(x, window, stretches), [w.mean() for w in windows], atol=1e-12)
+    np.testing.assert_array_equal(rolling_max(x, window, stretches), [w.max() for w in windows])
+    np.testing.assert_array_equal(rolling_min(x, window, stretches), [w.min() for w in windows])
 
 
 @pytest.mark.parametrize("span", [3, 12, 27, 99])
 def test_ema_against_its_definition(span: int) -> None:
     rng = np.random.Generator(np.random.PCG64(span))
     x = rng.standard_normal(700)
-    start = starts(np.repeat([0, 1], [150, 550]).astype(np.int32))
-    value, memory = ema(x, span, start)
+    start = np.repeat([0, 150], [150, 550])
+    value, memory = ema(x, span, Stretches.of(np.repeat([0, 1], [150, 550]).astype(np.int32)))
     decay = 1 - 2 / (span + 1)
     for i in range(len(x)):
         window = x[max(start[i], i + 1 - memory) : i + 1][::-1]

@@ -55,15 +55,19 @@ def test_drop_removes_and_counts(broken: Callable[[str], Path], rule: str) -> No
     assert (bars.low > 0).all()
 
 
-def test_mark_keeps_what_an_array_can_hold(broken: Callable[[str], Path]) -> None:
-    bars, _, report = load_bars(broken("crossed"), with_policy("mark"))
-    assert len(bars) == 10
-    np.testing.assert_array_equal(np.flatnonzero(bars.mark), [5])
-    assert bars.mark[5] == RULES["crossed"][0]
-    assert report.problems["crossed"].count == 1
+def test_mark_keeps_doubts(csv_file: Write) -> None:
+    rows = long_rows(100)
+    cells = rows[50].split(",")
+    rows[50] = f"{cells[0]},{cells[1]},{float(cells[2]) * 1.05},{cells[3]},{float(cells[4]) * 1.05},60,ESH4"
+    bars, _, report = load_bars(csv_file(*rows), with_policy("mark", "market.strict=true"))
+    assert len(bars) == 100
+    np.testing.assert_array_equal(np.flatnonzero(bars.mark), [50])
+    assert bars.mark[50] == RULES["spike"][0]
+    assert report.problems["spike"].count == 1
+    assert any("1 bars are marked (spike) and kept" in note for note in bars.notes)
 
 
-@pytest.mark.parametrize("rule", ["not_a_number", "order", "duplicate", "non_positive", "negative_volume"])
+@pytest.mark.parametrize("rule", ["crossed", "not_a_number", "order", "duplicate", "non_positive", "negative_volume"])
 def test_mark_refuses_the_rest(broken: Callable[[str], Path], rule: str) -> None:
     with pytest.raises(BarsError, match=f"rule {rule}.*drop it"):
         load_bars(broken(rule), with_policy("mark"))
