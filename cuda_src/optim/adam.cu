@@ -37,14 +37,14 @@ FX_KERNEL_ANYBLOCK(adam_update) {
 
     int64_t begin = (int64_t)blockIdx.x * a.per_block;
     int64_t left = a.n - begin;
-    const lanes keep1 = splat(s.adam_beta1 * s.momentum_factor), new1 = splat((1.0f - s.adam_beta1) * clip);
-    const lanes keep2 = splat(s.adam_beta2), new2 = splat((1.0f - s.adam_beta2) * clip * clip);
+    const lanes keep1 = splat(s.adam_beta1 * s.momentum_factor), new1 = splat(1.0f - s.adam_beta1);
+    const lanes keep2 = splat(s.adam_beta2), new2 = splat(1.0f - s.adam_beta2), scale = splat(clip);
     const lanes unbias1 = splat(1.0f / s.bias1), unbias2 = splat(1.0f / s.bias2);
     const lanes eps = splat(s.adam_eps), minus_lr = splat(-s.lr), tau = splat(s.tau);
     FX_FOR(q, (left < a.per_block ? left : a.per_block) / LANES) {
         int64_t at = begin + (int64_t)q * LANES;
         lanes decay = splat(at < a.n_decay ? s.weight_decay : 0.0f);
-        lanes g = load_lanes(a.grad + at), theta = load_lanes(a.theta + at);
+        lanes g = scale * load_lanes(a.grad + at), theta = load_lanes(a.theta + at);  // clipped before it is squared
         lanes m = fma(keep1, load_lanes(a.m + at), new1 * g);
         lanes v = fma(keep2, load_lanes(a.v + at), new2 * (g * g));
         lanes u = fma(decay, theta, m * unbias1 / (sqrt(v * unbias2) + eps));

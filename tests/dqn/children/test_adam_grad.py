@@ -22,7 +22,7 @@ def run_adam_grad(runtime: fx.Runtime, case: Case, hidden: list[npt.NDArray[np.f
                                       runtime.array(pad_columns(dlogits, layout.head_padded), "dlogits"), tuple(kept))  # fmt: skip
     buffers = adam_grad.AdamGradBuffers.create(runtime, layout, case.batch)
     for buffer in adam_grad.writes(buffers):
-        buffer.fill(np.nan)  # whatever is not written shows
+        buffer.copy_from(np.full(buffer.shape, np.nan, buffer.dtype))  # whatever is not written shows
     plan = runtime.plan("adam_grad")
     adam_grad.add(plan, layout, inputs, buffers)
     step = plan.build(ungraphed=False)
