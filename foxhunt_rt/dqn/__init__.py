@@ -1,0 +1,9 @@
+"""The distributional DQN: its training step as children of one graph, the learner, the policy, and `Agent`, which joins them."""
+
+from foxhunt_rt.config import Config, ConfigError
+from foxhunt_rt.dqn.agent import Agent, Metrics
+from foxhunt_rt.dqn.layout import NetworkLayout
+from foxhunt_rt.dqn.learner import Learner
+from foxhunt_rt.dqn.policy import Policy, PolicyError
+
+__all__ = ["Agent", "Config", "ConfigError", "Learner", "Metrics", "NetworkLayout", "Policy", "PolicyError"]
