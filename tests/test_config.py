@@ -42,7 +42,7 @@ def test_set_reads_every_type() -> None:
         [
             "network.hidden=32, 16",
             "optim.lr=1e-3",
-            "replay.capacity=65_536",
+            "replay.capacity=65_537",
             "train.window=expanding",
             "replay.capacity=0x20000",
         ]
@@ -73,7 +73,7 @@ def test_set_reads_every_type() -> None:
         ("network.hidden=", "1 to 8"),
         ("network.hidden=64,0", "at least 1"),
         ("loss.v_min=10", "positive width"),
-        ("replay.capacity=16", "raise the capacity"),
+        ("replay.capacity=256", "raise the capacity"),
         ("optim.lr_min=1", "lower it"),
     ],
 )

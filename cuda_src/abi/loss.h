@@ -20,6 +20,8 @@
 #define STAT_Q_CLIPPED 14   /* branches with |Q| above q_clip */
 #define STATS 16
 
+#define C51_BRANCH_FLOATS 7 /* of shared memory, a branch */
+
 typedef struct {
     const float *logits;      //@ in f32[3*B*Np]          (3, B, Np) head outputs: online(s), online(s'), target(s')
     const int32_t *action;    //@ in i32[B]               mixed radix, branch 0 slowest

@@ -30,6 +30,10 @@ constexpr int TILE = 1;  // adjacent elements that one thread owns in a tiled lo
 constexpr int TILE = 8;  // one vector register
 #endif
 
+struct op_max_number {
+    FX_DEVICE float operator()(float a, float b) const { return b > a ? b : a; }  // a NaN in b is left out
+};
+
 template <class T, class Op, class F>
 FX_DEVICE T lane_reduce(int n, T identity, Op op, F f) {
 #ifdef FX_GPU
@@ -45,20 +49,23 @@ template <class F>
 FX_DEVICE float lane_sum(int n, F f) { return lane_reduce(n, 0.0f, op_sum(), f); }
 template <class F>
 FX_DEVICE float lane_max(int n, F f) { return lane_reduce(n, -INFINITY, op_max(), f); }
+// Largest of the values that are numbers (-infinity when none is): one vector instruction, for where a NaN is found anyway.
+template <class F>
+FX_DEVICE float lane_max_number(int n, F f) { return lane_reduce(n, -INFINITY, op_max_number(), f); }
 template <class F>
 FX_DEVICE indexed lane_argmax(int n, F f) {
     return lane_reduce(n, indexed{-INFINITY, 0x7fffffff}, op_argmax(), [&](int i) { return indexed{f(i), i}; });
 }
 
 // Softmax of the row x(i), i < n, in two passes (largest value, then sums): sum = sum_i exp(x_i - top), and the
-// expectation of value(i) under it. A NaN anywhere makes both NaN.
+// expectation of value(i) under it. A NaN anywhere makes both NaN (top leaves it out, the sum does not).
 struct softmax_row {
     float top, sum, expectation;
 };
 template <class X, class V>
 FX_DEVICE softmax_row lane_softmax(int n, X x, V value) {
 #ifdef FX_GPU
-    float top = lane_max(n, x), sum = 0.0f, weighted = 0.0f;
+    float top = lane_max_number(n, x), sum = 0.0f, weighted = 0.0f;
     FX_LANES(i, n) {
         float e = expf(x(i) - top);
         sum += e;
@@ -71,7 +78,7 @@ FX_DEVICE softmax_row lane_softmax(int n, X x, V value) {
     }
     return {top, sum, weighted / sum};
 #else
-    float top = lane_max(n, x), s[8] = {}, w[8] = {};
+    float top = lane_max_number(n, x), s[8] = {}, w[8] = {};
     int i = 0;
     for (; i + 8 <= n; i += 8)
         for (int j = 0; j < 8; ++j) {

@@ -4,7 +4,7 @@
 // C51 and its projection: Bellemare 2017; double DQN: van Hasselt 2016; dueling: Wang 2016; branches with a target each:
 // after Tavakoli 2018; importance weight: Schaul 2016. Equations in docs/step/ddqn.md.
 //
-// Launch: grid (B,), any block, dynamic shared memory (4 K N + S + 12 K) floats: see shared_floats in children/ddqn.py.
+// Launch: grid (B,), any block, dynamic shared memory (4 K N + S + C51_BRANCH_FLOATS K) floats.
 // Everything is f32, log-probabilities included (known failure K11: bf16 log-probabilities lose mass).
 #include "lib/kernel.h"
 
@@ -18,6 +18,7 @@ namespace {
 
 // What the branches leave for the row's statistics.
 enum { B_CE, B_Q, B_Y, B_EDGE, B_PEAK, B_CE2, B_MSE2, BRANCH_STATS };
+static_assert(BRANCH_STATS == C51_BRANCH_FLOATS, "the launch sizes shared memory by it");
 
 FX_DEVICE int clamp_index(float x, int n) {  // NaN gives 0
     return x > 0.0f ? (x < (float)(n - 1) ? (int)x : n - 1) : 0;
@@ -106,9 +107,9 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
             const float *x = logits + (1 + taken) * N;
             float *v = base + b * N;
             fx::softmax_row soft = fx::lane_softmax(N, [&](int j) { return v[j] + x[j]; }, atom);
-            float log_sum = soft.top + logf(soft.sum), highest = -INFINITY;
+            float log_sum = soft.top + logf(soft.sum);
             FX_LANES(j, N) v[j] = v[j] + x[j] - log_sum;
-            highest = fx::lane_max(N, [&](int j) { return v[j]; });
+            float highest = fx::lane_max_number(N, [&](int j) { return v[j]; });
             FX_LANE_0 {
                 branch[b * BRANCH_STATS + B_Q] = soft.expectation;
                 if (!(highest <= 1e-6f)) fx::guard_raise(a.guard, GUARD_DDQN, CHECK_LOG_PROBABILITY, row, highest);
@@ -154,7 +155,8 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
     }
     __syncthreads();
 
-    const float weight = a.priority[row] > 0.0f ? powf(__uint_as_float(step.min_priority) / a.priority[row], step.beta_per) : 0.0f;
+    const float priority = a.priority[row];  // 0: nothing could be drawn, a fault; the row then weighs nothing
+    const float weight = priority > 0.0f ? powf(__uint_as_float(step.min_priority) / priority, step.beta_per) : 0.0f;
     const float scale = weight * a.branch_scale / (float)B;  // of one branch's gradient
     const float uniform = smoothing / (float)N, keep = 1.0f - smoothing;
     FX_ROWS(b, K) {
@@ -162,7 +164,7 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
         float *p = p_taken + b * N, *target = m + b * N;
         float mass = fx::lane_sum(N, [&](int j) { return target[j]; });
         float y = fx::lane_sum(N, [&](int j) { return target[j] * atom(j); });
-        float peak = fx::lane_max(N, [&](int j) { return target[j]; });
+        float peak = fx::lane_max_number(N, [&](int j) { return target[j]; });
         float ce = -fx::lane_sum(N, [&](int j) { return (keep * target[j] + uniform) * lp[j]; });
         float q = branch[b * BRANCH_STATS + B_Q];
         float ce_scale = scale * alpha, mse_scale = scale * (1.0f - alpha) * 2.0f * (q - y);
@@ -238,6 +240,7 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
         out[STAT_Q_CLIPPED] = clipped;
         out[STATS - 1] = 0.0f;
         a.td_error[row] = td * mean;
+        if (!(priority > 0.0f)) fx::guard_raise(a.guard, GUARD_DDQN, CHECK_EMPTY, row, priority);
         if (!fx::finite(ret) || !fx::finite(discount) || !fx::finite(weight))
             fx::guard_raise(a.guard, GUARD_DDQN, CHECK_NON_FINITE, row, fx::finite(ret) ? weight : ret);
     }

@@ -1,0 +1,184 @@
+"""ddqn: from the logits of the three passes to the gradient of the head's output and |delta| (docs/step/ddqn.md).
+
+1. `c51_loss`, a block a row: dueling, a*, projection, both losses, their gradients, statistics, guard;
+2. `row_stats`, above 256 rows: adds the rows of statistics up in chunks;
+3. `budget_blend`, a block a row: the gradient budget, dlogits. Left out when the budget is off: then 1 writes dlogits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foxhunt_rt.driver import Buffer, FoxhuntError
+from foxhunt_rt.graph import Child, Runtime, StepPlan
+from foxhunt_rt.kernels import abi
+
+_DIRECT_ROWS = 256  # rows of statistics that one block adds up faster than one more node would
+_CHUNK = 64  # rows of statistics of a block of row_stats
+
+
+class BranchError(FoxhuntError):
+    """A number of branches or of actions that the loss does not take."""
+
+
+@dataclass(frozen=True)
+class LossShape:
+    """Sizes of the loss.
+
+    Parameters
+    ----------
+    batch : int
+        B.
+    branches : tuple of int
+        Actions of each branch: 1 to 8 branches of 1 to 255 actions.
+    atoms : int
+        N, 2 to 256.
+    reduction : str
+        How the branches' losses combine: ``"mean"``, or ``"sum"`` as published branching C51 learners have it.
+    """
+
+    batch: int
+    branches: tuple[int, ...]
+    atoms: int
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.branches) <= 8:
+            raise BranchError(f"{len(self.branches)} branches are not 1 to 8: combine some")
+        if not all(1 <= n <= 255 for n in self.branches):
+            raise BranchError(f"branches {self.branches} have sizes outside 1 to 255: split the large ones")
+        if not 2 <= self.atoms <= 256:
+            raise BranchError(f"{self.atoms} atoms are not 2 to 256: change network.atoms")
+
+    @property
+    def actions(self) -> int:
+        """S, actions over all branches."""
+        return sum(self.branches)
+
+    @property
+    def head_padded(self) -> int:
+        """Np, floats of a row of logits."""
+        return -(-(1 + self.actions) * self.atoms // 16) * 16
+
+    @property
+    def stats_width(self) -> int:
+        """W, floats of a row of statistics."""
+        return abi.constant("STATS") + self.atoms
+
+    @property
+    def packed_branches(self) -> int:
+        """Sizes in 8 bits each, as the kernels take them."""
+        return sum(n << (8 * b) for b, n in enumerate(self.branches))
+
+
+@dataclass(frozen=True)
+class DdqnInputs:
+    """What ddqn reads."""
+
+    logits: Buffer  # f32 (3, B, Np): online(s), online(s'), target(s')
+    action: Buffer  # i32 (B,)
+    ret: Buffer  # f32 (B,)
+    discount: Buffer  # f32 (B,)
+    priority: Buffer  # f32 (B,)
+    step: Buffer  # step_block[1]
+    guard: Buffer  # guard_block[1]
+
+
+@dataclass(frozen=True)
+class DdqnBuffers:
+    """What ddqn writes."""
+
+    dlogits: Buffer | None  # f32 (B, Np); None: evaluation only
+    ce_grad: Buffer | None  # f32 (B, K, N) gradient parts before the budget; None: no budget
+    mse_grad: Buffer | None
+    td_error: Buffer  # f32 (B,)
+    next_action: Buffer  # i32 (B, K)
+    target: Buffer | None  # f32 (B, K, N) projected target; None: not kept
+    rows: Buffer  # f32 (B, W)
+    parts: Buffer | None  # f32 (chunks, W); None: few rows
+
+    @classmethod
+    def create(cls, rt: Runtime, shape: LossShape, td_error: Buffer, *, budget: bool, gradient: bool = True,
+               keep_target: bool = False, label: str = "ddqn") -> DdqnBuffers:  # fmt: skip
+        """Allocates.
+
+        Parameters
+        ----------
+        td_error : Buffer
+            f32 (B,), where |delta| goes.
+        budget : bool
+            Whether a gradient budget may be on: costs one more launch and two buffers (B, K, N).
+        gradient : bool
+            False: no gradient is wanted at all.
+        keep_target : bool
+            Keep the projected target distributions.
+        """
+        part = (shape.batch, len(shape.branches), shape.atoms)
+
+        def floats(dims: tuple[int, ...], name: str, wanted: bool = True) -> Buffer | None:
+            return rt.zeros(dims, np.float32, f"{label}.{name}") if wanted else None
+
+        rows = floats((shape.batch, shape.stats_width), "rows")
+        assert rows is not None
+        return cls(
+            dlogits=floats((shape.batch, shape.head_padded), "dlogits", gradient),
+            ce_grad=floats(part, "ce_grad", gradient and budget),
+            mse_grad=floats(part, "mse_grad", gradient and budget),
+            td_error=td_error,
+            next_action=rt.zeros((shape.batch, len(shape.branches)), np.int32, f"{label}.next_action"),
+            target=floats(part, "target", keep_target),
+            rows=rows,
+            parts=floats((-(-shape.batch // _CHUNK), shape.stats_width), "parts", shape.batch > _DIRECT_ROWS),
+        )
+
+    @property
+    def stats(self) -> Buffer:
+        """The rows of statistics to add up, f32 (R, W): of the batch, or of its chunks."""
+        return self.rows if self.parts is None else self.parts
+
+
+def reads(inputs: DdqnInputs) -> list[Buffer]:
+    return [inputs.logits, inputs.action, inputs.ret, inputs.discount, inputs.priority, inputs.step]
+
+
+def writes(buffers: DdqnBuffers) -> list[Buffer]:
+    found = [buffers.dlogits, buffers.ce_grad, buffers.mse_grad, buffers.td_error, buffers.next_action, buffers.target,
+             buffers.rows, buffers.parts]  # fmt: skip
+    return [b for b in found if b is not None]
+
+
+def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers) -> None:
+    """One launch without a budget, two with one; one more above 256 rows. Takes an ungraphed user too."""
+    b, k, s, n = shape.batch, len(shape.branches), shape.actions, shape.atoms
+    common = {"branch_sizes": shape.packed_branches, "B": b, "K": k, "S": s, "N": n, "Np": shape.head_padded,
+              "W": shape.stats_width}  # fmt: skip
+    # One warp a distribution while the batch leaves multiprocessors idle; narrow blocks once it fills them.
+    warps = min(s + k, 16) if b <= 256 else min(s + k, 4)
+    block = (32 * warps,)
+    budget = buffers.ce_grad is not None
+    child.launch("c51_loss", grid=(b,), block=block, shared=4 * (4 * k * n + s + abi.constant("C51_BRANCH_FLOATS") * k),
+                 args=dict(common, logits=inputs.logits, action=inputs.action, ret=inputs.ret, discount=inputs.discount,
+                           priority=inputs.priority, step=inputs.step, ce_grad=buffers.ce_grad,
+                           mse_grad=buffers.mse_grad, dlogits=None if budget else buffers.dlogits,
+                           td_error=buffers.td_error, next_action=buffers.next_action, target=buffers.target,
+                           rows=buffers.rows, guard=inputs.guard,
+                           branch_scale=1.0 / k if shape.reduction == "mean" else 1.0))  # fmt: skip
+    if buffers.parts is not None:
+        child.launch("row_stats", grid=(buffers.parts.shape[0],), block=(128,),
+                     args=dict(rows=buffers.rows, parts=buffers.parts, B=b, W=shape.stats_width, chunk=_CHUNK))  # fmt: skip
+    if budget and buffers.dlogits is not None:
+        child.launch("budget_blend", grid=(b,), block=(256 if b <= 256 else 128,),
+                     args=dict(common, ce_grad=buffers.ce_grad, mse_grad=buffers.mse_grad, rows=buffers.stats,
+                               step=inputs.step, dlogits=buffers.dlogits, action=inputs.action,
+                               R=buffers.stats.shape[0]))  # fmt: skip
+
+
+def add(plan: StepPlan, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers) -> None:
+    """Appends the child to a plan."""
+    with plan.child("ddqn", reads=reads(inputs), writes=writes(buffers), private=[inputs.guard]) as child:
+        record(child, shape, inputs, buffers)
+
+
+__all__ = ["BranchError", "DdqnBuffers", "DdqnInputs", "LossShape", "add", "reads", "record", "writes"]

@@ -1,0 +1,54 @@
+"""publish: the step's epilogue, which joins every end of the graph. One launch, `publish`: statistics, alarms, and one
+record in the mapped ring that the host drains (docs/step/counters.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foxhunt_rt.driver import Buffer, MappedBuffer
+from foxhunt_rt.dqn.children.ddqn import LossShape
+from foxhunt_rt.graph import Child, StepPlan
+
+_THREADS = 512
+
+
+@dataclass(frozen=True)
+class PublishInputs:
+    """What publish reads."""
+
+    stats: Buffer  # f32 (R, W)
+    step: Buffer  # step_block[1]
+    optim: Buffer  # optim_stats[1]
+    replay: Buffer  # replay_state[1]
+    guard: Buffer  # guard_block[1]
+
+
+@dataclass(frozen=True)
+class PublishBuffers:
+    """What publish writes."""
+
+    alarms: Buffer  # alarm_block[1]
+    records: MappedBuffer  # step_record[capacity]
+
+
+def record(child: Child, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
+    """One launch of one block."""
+    rows, width = inputs.stats.shape
+    segments = min(rows, max(1, _THREADS // width))
+    child.launch("publish", grid=(1,), block=(_THREADS,), shared=4 * (segments + 1) * width,
+                 args=dict(rows=inputs.stats, step=inputs.step, optim=inputs.optim, replay=inputs.replay,
+                           guard=inputs.guard, alarms=buffers.alarms, records=buffers.records, R=rows, W=width,
+                           N=shape.atoms, B=shape.batch, segments=segments,
+                           capacity=buffers.records.shape[0]))  # fmt: skip
+
+
+def add(plan: StepPlan, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
+    """Makes it the plan's epilogue. The record's timestamps are declared volatile."""
+    with plan.epilogue("publish", reads=[inputs.stats, inputs.step, inputs.optim, inputs.replay],
+                       writes=[buffers.alarms, buffers.records], private=[inputs.guard]) as child:  # fmt: skip
+        record(child, shape, inputs, buffers)
+    plan.volatile(buffers.records, "started_ns", "ended_ns")
+
+
+__all__ = ["PublishBuffers", "PublishInputs", "add", "record"]

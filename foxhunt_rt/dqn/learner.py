@@ -1,0 +1,211 @@
+"""The learner: buffers, the plan of one training step, and the loop's side of it. A step is one `cuGraphLaunch`.
+
+The children and their order are `_record_step`; docs/step/ has a page for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foxhunt_rt.config import Config, ConfigError
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
+from foxhunt_rt.dqn.guard import CLEAR
+from foxhunt_rt.dqn.layout import NetworkLayout
+from foxhunt_rt.dqn.records import RecordReader
+from foxhunt_rt.dqn.schedule import Control
+from foxhunt_rt.graph import Runtime, StepGraph, StepPlan
+from foxhunt_rt.kernels import abi
+from foxhunt_rt.replay import Batch, Replay
+
+
+class Learner:
+    """A distributional double DQN whose whole training step is one graph launch.
+
+    Parameters
+    ----------
+    rt : Runtime
+    config : Config
+        Sizes are read once; what `set` names may change later.
+    state_dim : int
+        S.
+    branches : sequence of int
+        Actions of each branch of the factored action.
+    replay : Replay, optional
+        Drawn from. Default: a ring in vector mode, made from the configuration.
+    keep_target : bool
+        Keep the projected target distributions of the last step, for reports and tests.
+
+    Attributes
+    ----------
+    layout : NetworkLayout
+    shape : ddqn.LossShape
+    replay : Replay
+    batch : Batch
+    forward, ddqn, grad, adam
+        The buffers of those children.
+    graph : StepGraph
+        The built step.
+    launched : int
+        Steps launched since the last reset.
+    last : structured array or None
+        The newest record, a `step_record`.
+
+    Raises
+    ------
+    ConfigError, LayoutError, BranchError, ReplayError
+        Sizes that do not fit together.
+
+    Notes
+    -----
+    Allocates, loads, captures and synchronizes; not legal inside a capture.
+    """
+
+    def __init__(self, rt: Runtime, config: Config, state_dim: int, branches: Sequence[int], *,
+                 replay: Replay | None = None, keep_target: bool = False) -> None:  # fmt: skip
+        if config.network.precision != "fp32":
+            raise NotImplementedError(f"network.precision={config.network.precision} needs the tensor-core products, which are "
+                                      "not there yet; set network.precision=fp32")  # fmt: skip
+        self.runtime = rt
+        n, b = config.network.atoms, config.replay.batch
+        self.layout = NetworkLayout(state_dim, config.network.hidden, tuple(branches), n)
+        self.shape = ddqn.LossShape(b, tuple(branches), n, config.loss.branch_reduction)
+        self.replay = replay or Replay(rt, config.replay.capacity, state_dim, n_step=config.replay.n_step)
+        if self.replay.state_dim != state_dim:
+            raise ConfigError(f"the replay holds states of {self.replay.state_dim} floats, the learner takes {state_dim}; "
+                              "make both with one state_dim")  # fmt: skip
+        self.control = Control(rt, config, seed=config.train.seed, alpha_c51=config.alpha_c51(0))
+        self.state = rt.zeros(1, abi.dtype("train_state"), "train_state")
+        self.step_block = rt.zeros(1, abi.dtype("step_block"), "step")
+        self.guard = rt.zeros(1, abi.dtype("guard_block"), "guard")
+        self.alarms = rt.zeros(1, abi.dtype("alarm_block"), "alarms")
+        self.batch = Batch.allocate(rt, b, state_dim)
+        self.forward = forward.ForwardBuffers.create(rt, self.layout, b)
+        self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
+                                            keep_target=keep_target)  # fmt: skip
+        self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, b)
+        self.adam = adam.AdamBuffers.create(rt, self.layout)
+        self.ahead = config.guard.launches_ahead
+        self.records = RecordReader(rt, max(64, 4 * self.ahead))
+        self.launched = 0
+        self.last: npt.NDArray[Any] | None = None
+        self._undrained: list[npt.NDArray[Any]] = []
+        self.reset(config.train.seed, clear_replay=replay is None)
+        plan = rt.plan("step")
+        self._record_step(plan)
+        self.graph: StepGraph = plan.build()
+
+    def _record_step(self, plan: StepPlan) -> None:
+        """The training step, child by child."""
+        layout, batch = self.layout, self.batch
+        counters.add(plan, counters.CountersInputs(self.control.buffer),
+                     counters.CountersBuffers(self.state, self.step_block), layout.atoms)  # fmt: skip
+        per_sample.add(plan, per_sample.PerSampleInputs(self.replay, self.step_block, self.guard), batch)
+        forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, batch.state, batch.next_state),
+                    self.forward)  # fmt: skip
+        assert self.ddqn.dlogits is not None
+        ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, batch.ret, batch.discount,
+                                                   batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
+        adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.adam.theta, self.ddqn.dlogits,
+                                                             tuple(self.forward.kept(batch.state))), self.grad)  # fmt: skip
+        adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard),
+                 self.adam)  # fmt: skip
+        per_priority.add(plan, per_priority.PerPriorityInputs(batch, self.step_block), self.replay)
+        publish.add(plan, self.shape, publish.PublishInputs(self.ddqn.stats, self.step_block, self.adam.stats,
+                                                            self.replay.ring, self.guard),
+                    publish.PublishBuffers(self.alarms, self.records.ring))  # fmt: skip
+
+    @property
+    def config(self) -> Config:
+        """The configuration, with what `set` changed."""
+        return self.control.config
+
+    def step(self) -> None:
+        """Launches one training step and reads the records that have come. One launch; does not synchronize.
+
+        Runs at most ``guard.launches_ahead`` steps ahead of the device: beyond that it waits, by reading mapped memory.
+
+        Raises
+        ------
+        ReplayError
+            The replay holds too few rows; nothing was launched.
+        GuardFault
+            A step before this one found something impossible.
+        """
+        self.replay.require(self.shape.batch)
+        if self.launched - self.records.next_step >= self.ahead:
+            self.records.wait(self.launched - self.ahead, self._deliver)
+        self.graph.launch()
+        self.launched += 1
+        self.records.poll(self._deliver)
+
+    def drain(self) -> npt.NDArray[Any]:
+        """Waits for every step launched and returns the records since the last drain, a `step_record` array of shape (n,).
+
+        Raises
+        ------
+        GuardFault
+            A step found something impossible. `last` is its record.
+        """
+        if self.launched > self.records.next_step:
+            self.records.wait(self.launched - 1, self._deliver)
+        found, self._undrained = self._undrained, []
+        return np.array(found, abi.dtype("step_record"))
+
+    def _deliver(self, record: npt.NDArray[Any]) -> None:
+        self.last = record
+        self._undrained.append(record)
+
+    def set(self, **values: float) -> None:
+        """Changes learning rate, discount, loss weights and the like for the steps launched from now on.
+
+        See `Control.set`. Does not synchronize.
+        """
+        if values.get("grad_budget", 0.0) > 0.0 and self.ddqn.ce_grad is None:
+            raise ConfigError("the learner was built without a gradient budget, which takes one more launch; set "
+                              "loss.grad_budget above 0 before making it")  # fmt: skip
+        self.control.set(**values)
+
+    def reset(self, seed: int, *, clear_replay: bool = True) -> None:
+        """Puts everything back to the start of a fold: parameters, target, moments, counters, guard, records, replay, RNG.
+
+        A fold after a reset is bit for bit the fold that a new learner would run. Synchronizes.
+        """
+        self.runtime.synchronize()
+        config = self.control.config
+        self.control.seed, self.control.alpha_c51 = seed, config.alpha_c51(0)
+        self.control.apply()
+        for buffer in (self.state, self.step_block, self.alarms):
+            buffer.fill(0)
+        self.guard.copy_from(np.array([(CLEAR,)], abi.dtype("guard_block")))
+        self.adam.load(self.layout.pack(self.layout.init(seed)))
+        if clear_replay:
+            self.replay.clear()
+        self.runtime.synchronize()
+        self.records.reset()
+        self.launched, self.last, self._undrained = 0, None, []
+
+    def params(self, *, target: bool = False) -> dict[str, npt.NDArray[np.float32]]:
+        """Copies of the online (or target) parameters by name, unpadded. Synchronizes."""
+        buffer = self.adam.target if target else self.adam.theta
+        return self.layout.unpack(buffer.to_numpy())  # type: ignore[attr-defined]
+
+    def load_params(self, tensors: Mapping[str, npt.ArrayLike]) -> None:
+        """Online and target parameters from plain tensors, as `params` returns them; moments become zero. Synchronizes."""
+        self.drain()
+        self.adam.load(self.layout.pack(tensors))
+
+    def state_buffers(self) -> list[Buffer]:
+        """Every buffer that a step writes."""
+        return self.graph.state.buffers
+
+    def close(self) -> None:
+        """Waits for the stream and destroys the graph. Idempotent."""
+        self.graph.close()
+
+
+__all__ = ["Learner"]
