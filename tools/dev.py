@@ -82,7 +82,7 @@ def make_venv() -> None:
 
 
 def pip(*arguments: str) -> None:
-    command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    command = [PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
     require(command, f"pip install {' '.join(arguments)}")
 
 
