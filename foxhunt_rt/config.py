@@ -17,8 +17,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import operator
 import math
+import operator
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
