@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zoneinfo
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from foxhunt_rt.config import Config, MarketConfig
 from foxhunt_rt.market.bars import BarsError, load_bars
-from foxhunt_rt.market.sessions import CALENDARS, DAY, HOUR, local_time, trading_date
+from foxhunt_rt.market.contract import PRESETS
+from foxhunt_rt.market.read import read_table
+from foxhunt_rt.market.sessions import CALENDARS, DAY, HOUR, cut_sessions, local_time, trading_date
 
 Write = Callable[..., Path]
 ES = "es_futures_1m_2013-10_2020-01_all-expiries.csv.gz"
@@ -198,3 +201,12 @@ def test_weekend_is_no_hole_and_an_empty_thursday_is(csv_file: Write, market: Ma
     np.testing.assert_array_equal(np.flatnonzero(bars.session_end), [1, 3, 5, 7])
     np.testing.assert_array_equal(np.flatnonzero(bars.segment_end), [5, 7])
     assert any("2024-01-08 to 2024-01-10" in note for note in bars.notes)
+
+
+def test_a_segment_ends_its_session_even_without_a_pause(csv_file: Write, rows: list[str], market: MarketConfig) -> None:
+    """A roll in the middle of a session (no data set does that today) still forces positions flat."""
+    raw = read_table(csv_file(*rows), timezone="")
+    raw = dataclasses.replace(raw, segment=np.repeat([0, 1], 5).astype(np.int32))
+    bars = cut_sessions(raw, PRESETS["ES"])
+    assert bars.session.tolist() == [0] * 5 + [1] * 5
+    np.testing.assert_array_equal(np.flatnonzero(bars.session_end), [4, 9])
