@@ -41,6 +41,7 @@ _ROW = {
     "row_next_feature": "next_feature_row",
     **{f"row_{part}": part for part in ("portfolio", "next_portfolio", "action", "reward", "ended")},
 }
+_EXACT_TICKS = 1 << 24  # integers up to here are exact in f32
 _THREADS = 32  # one warp an environment: its barrier is free, and a feature row is one or two passes
 
 
@@ -66,7 +67,7 @@ class MarketTables:
     Raises
     ------
     ValueError
-        Shapes disagree, or a price is not finite, or a high is below a low.
+        Shapes disagree, or a price is not finite, above its high, below its low, or beyond 16,777,216 ticks.
 
     Notes
     -----
@@ -124,6 +125,11 @@ def bars_in_ticks(ohlc: ArrayLike, tick: float) -> NDArray[np.float32]:
         raise ValueError(f"bar {bad[0]} has a price above its high or below its low; validate the bars first")
     ticks = prices / tick
     grid = np.rint(ticks)
+    if np.abs(grid).max() > _EXACT_TICKS:
+        top = np.abs(grid).max()
+        raise ValueError(
+            f"prices reach {top:.0f} ticks of {tick:g}, f32 is exact to {_EXACT_TICKS}; give a larger tick"
+        )
     return np.where(np.abs(ticks - grid) < 1e-6, grid, ticks).astype(np.float32)
 
 

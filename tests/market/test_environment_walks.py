@@ -101,6 +101,8 @@ def test_prices_on_the_tick_grid_are_exact_in_ticks() -> None:
     off = bars_in_ticks(np.full((1, 4), 1650.3), 0.25)
     assert off.dtype == np.float32
     assert off[0, 0] == np.float32(1650.3 / 0.25)
+    with pytest.raises(ValueError, match="larger tick"):
+        bars_in_ticks(np.full((1, 4), 170_000.0), 0.01)
 
 
 def test_the_model_takes_costs_from_the_contract_and_the_rest_from_the_configuration() -> None:
