@@ -4,7 +4,7 @@
 /* Largest region of outputs that one block owns; a launch may choose smaller ones, multiples of 4 by multiples of 16. */
 #define LINEAR_MAX_ROWS 32
 #define LINEAR_MAX_COLS 64
-#define LINEAR_MAX_DX 128
+#define LINEAR_MAX_DX 256
 
 /* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. */
 typedef struct {

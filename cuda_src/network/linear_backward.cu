@@ -4,8 +4,8 @@
 // Launch: grid (splits*dw_blocks + dx_blocks); block: block_rows/2 * block_cols/4 threads at least, a multiple of 32.
 //   dw_blocks = (ceil(Kp/block_rows) + 1) * ceil(Np/block_cols): the last row of blocks makes db
 //   dx_blocks = ceil(R/dx_rows) * Kp/dx_cols, or 0 without dx
-// Order of additions: dW and db over the rows of a split, ascending. dX by named partial sums (dots() in tile.h), parts
-// ascending; the number of parts is 1 on the host, DOT_THREADS by the tiles of a region on the GPU. Squares in f64, so
+// Order of additions: dW and db over the rows of a split, ascending. dX by named partial sums (dots() in tile.h): the lanes
+// of a part as a tree, then parts ascending; the number of parts is 1 on the host, DOT_THREADS by the tiles of a region on the GPU. Squares in f64, so
 // that a finite norm does not overflow and a non-finite one is never lost; tiles by a fixed tree.
 #include "lib/kernel.h"
 #include "lib/reduce.h"
@@ -84,17 +84,25 @@ struct input_region {
         stride = a.dx_rows * a.dx_cols + 1;  // odd, so that the parts fall into different banks
         items = fx::ceil_div(rows, fx::DOT_ROWS) * col_tiles * parts;
     }
-    FX_DEVICE void item(const linear_backward_args &a, int i, float *sums) const {
+    // Part p of the tile at (row, col); called by all threads of the block.
+    template <int ROWS>
+    FX_DEVICE void tile(const linear_backward_args &a, fx::dot_stage &s, float *sums, int p, int row, int col) const {
         using namespace fx;
-        int p = i % parts, t = i / parts;
-        int row = t / col_tiles * DOT_ROWS, col = t % col_tiles * DOT_COLS;
+        lanes acc[ROWS][DOT_COLS];
+        FX_UNROLL
+        for (int i = 0; i < ROWS; ++i) {
+            FX_UNROLL
+            for (int c = 0; c < DOT_COLS; ++c) acc[i][c] = splat(0.0f);
+        }
+        const float *dy = a.dy + (size_t)r * a.Np, *w = a.w + (size_t)k * a.Np;
+        block_dots<ROWS, DOT_COLS>(acc, p, parts, a.Np, dy, w, a.Np, s, a.dx_rows, rows - 1, a.dx_cols, row, col, row < rows);
+        if (row >= rows) return;
         float *out = sums + p * stride + row * a.dx_cols + col;
-        const float *dy = a.dy + (size_t)(r + row) * a.Np, *w = a.w + (size_t)(k + col) * a.Np;
-        if (row + DOT_ROWS <= rows)
-            dots<DOT_ROWS, DOT_COLS>(out, a.dx_cols, p, parts, a.Np, dy, a.Np, w, a.Np);
-        else
-            for (; row < rows; ++row, dy += a.Np, out += a.dx_cols)
-                dots<1, DOT_COLS>(out, a.dx_cols, p, parts, a.Np, dy, a.Np, w, a.Np);
+        FX_UNROLL
+        for (int i = 0; i < ROWS; ++i) {
+            FX_UNROLL
+            for (int c = 0; c < DOT_COLS; ++c) out[i * a.dx_cols + c] = sum(acc[i][c]);
+        }
     }
 };
 
@@ -102,14 +110,17 @@ struct input_region {
 
 FX_KERNEL_ANYBLOCK(linear_backward) {
     using namespace fx;
+    __shared__ union {
+        stage product;
+        dot_stage dots;
+    } s;
     int block = (int)blockIdx.x, weight_blocks = a.splits * a.dw_blocks;
     if (block < weight_blocks) {
-        __shared__ stage s;
         __shared__ double squares[DW_TILES];
         weight_region region(a, block / a.dw_blocks, block % a.dw_blocks);
         FX_FOR(t, max(region.tiles, (int)blockDim.x)) {
-            double sum = region.rows ? region.tile<TILE_ROWS>(a, s, along_columns{region.x, a.Kp}, region.dw, t)
-                                     : region.tile<1>(a, s, ones{}, region.db, t);
+            double sum = region.rows ? region.tile<TILE_ROWS>(a, s.product, along_columns{region.x, a.Kp}, region.dw, t)
+                                     : region.tile<1>(a, s.product, ones{}, region.db, t);
             if (t < region.tiles) squares[t] = sum;
         }
         if (!a.norm_part) return;
@@ -119,7 +130,17 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
     } else {
         __shared__ float sums[DX_SUMS];
         input_region region(a, block - weight_blocks);
-        FX_FOR(i, region.items) region.item(a, i, sums);
+        FX_FOR(i, max(region.items, (int)blockDim.x)) {
+            int p = i % region.parts, t = i / region.parts;
+            int row = t / region.col_tiles * DOT_ROWS, col = t % region.col_tiles * DOT_COLS;
+#ifdef FX_HOST  // rows beyond the last may not be read; on the GPU the stage repeats the last instead
+            if (row + DOT_ROWS > region.rows) {
+                for (; row < region.rows; ++row) region.tile<1>(a, s.dots, sums, p, row, col);
+                continue;
+            }
+#endif
+            region.tile<DOT_ROWS>(a, s.dots, sums, p, row, col);
+        }
         __syncthreads();
         FX_FOR(o, region.rows * a.dx_cols) {
             float s = sums[o];

@@ -1,4 +1,4 @@
-// A block's product. On the GPU its operands are staged through shared memory, STAGE_STEPS of the summed index at a time:
+// A block's products. On the GPU its operands are staged through shared memory, STAGE_STEPS of the summed index at a time:
 // all loads of a stage are in flight at once (cp.async), so a network of 64 units pays one trip to L2, not ten. The host
 // reads them in place.
 #pragma once
@@ -57,9 +57,44 @@ FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b,
     }
 }
 
+// to[r*width + c] = from[min(r, last)*ld + c] for r < height, c < width: rows longer than the block.
+FX_DEVICE void copy_long_rows(float *to, const float *from, int ld, int height, int last, int width) {
+    for (int r = 0; r < height; ++r)
+        for (int q = 4 * (int)threadIdx.x; q < width; q += 4 * (int)blockDim.x)
+            copy_async(to + r * width + q, from + (size_t)min(r, last) * ld + q);
+}
+
+struct dot_stage {
+    float rows[9216];  // 12 rows of 768: the heads of the benchmark network in one go
+};
+
+// dots() of the tile at (row, column) of the block's region of rows x cols results; every thread calls it.
+template <int ROWS, int COLS>
+FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, const float *w, int ld,
+                          dot_stage &s, int rows, int last, int cols, int row, int column, bool works) {
+    int stride = parts * LANES, most = (int)(sizeof(s.rows) / sizeof(float)) / (rows + cols) / stride * stride;
+    for (int q = 0; q < n; q += most) {
+        int width = min(most, n - q);
+        float *sw = s.rows + rows * width;
+        if (q > 0) __syncthreads();
+        copy_long_rows(s.rows, x + q, ld, rows, last, width);
+        copy_long_rows(sw, w + q, ld, cols, cols, width);
+        copy_async_wait();
+        __syncthreads();
+        if (works) dots(acc, part, parts, width, s.rows + row * width, width, sw + column * width, width);
+    }
+}
+
 #else
 
 struct stage {};
+struct dot_stage {};
+
+template <int ROWS, int COLS>
+FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, const float *w, int ld,
+                          dot_stage &, int, int, int, int row, int column, bool works) {
+    if (works) dots(acc, part, parts, n, x + (size_t)row * ld, ld, w + (size_t)column * ld, ld);
+}
 
 template <int ROWS, class A>
 FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &, int, int, int, int row,

@@ -110,19 +110,10 @@ FX_DEVICE void product(tile<ROWS> &acc, int n, const A &a, const float *b, int l
         for (; t < n; ++t) product_steps<1, ROWS>(acc, t, a, b, ldb);
 }
 
-// out[i*ldo + k] = part `part` of `parts` of the dot product of row i of x with row k of w, both n long (a multiple of
-// LANES). Lane l adds the elements (part + parts*j)*LANES + l in ascending j; then the lanes are added as a tree.
+// acc[i][k] += part `part` of `parts` of the dot product of row i of x with row k of w, both n long (a multiple of LANES):
+// lane l adds the elements (part + parts*j)*LANES + l in ascending j.
 template <int ROWS, int COLS>
-FX_DEVICE void dots(float *out, int ldo, int part, int parts, int n, const float *x, int ldx, const float *w, int ldw) {
-    lanes acc[ROWS][COLS];
-    FX_UNROLL
-    for (int i = 0; i < ROWS; ++i) {
-        FX_UNROLL
-        for (int k = 0; k < COLS; ++k) acc[i][k] = splat(0.0f);
-    }
-#ifdef FX_GPU
-#pragma unroll 3
-#endif
+FX_DEVICE void dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, int ldx, const float *w, int ldw) {
     for (int q = part * LANES; q < n; q += parts * LANES) {
         lanes xv[ROWS], wv[COLS];
         FX_UNROLL
@@ -134,11 +125,6 @@ FX_DEVICE void dots(float *out, int ldo, int part, int parts, int n, const float
             FX_UNROLL
             for (int k = 0; k < COLS; ++k) acc[i][k] = fma(xv[i], wv[k], acc[i][k]);
         }
-    }
-    FX_UNROLL
-    for (int i = 0; i < ROWS; ++i) {
-        FX_UNROLL
-        for (int k = 0; k < COLS; ++k) out[i * ldo + k] = sum(acc[i][k]);
     }
 }
 

@@ -98,8 +98,8 @@ def _linear_backward(child: Child, layer: Layer, theta: Buffer, x: Buffer, dy: B
     flat = grad.view((grad.size,))
     height, width = _weight_region(layer, n_splits)
     weight_blocks = _weight_blocks(layer, n_splits)
-    # 4 x 8 spreads a small layer over every multiprocessor; 8 x 16 reads the operands of a large one a third as often.
-    dx_rows, dx_cols = (4, 8) if rows * layer.k_padded <= 8192 else (8, 16)
+    # 4 x 8 spreads a small layer over every multiprocessor; 16 x 16 reads the operands of a large one a third as often.
+    dx_rows, dx_cols = (4, 8) if rows * layer.k_padded <= 8192 else (16, 16)
     input_blocks = -(-rows // dx_rows) * (layer.k_padded // dx_cols) if dx is not None else 0
     child.launch("linear_backward", grid=(n_splits * weight_blocks + input_blocks,), block=(max(128, threads(height, width)),),
                  args=dict(
