@@ -68,7 +68,8 @@ FX_KERNEL_ANYBLOCK(env_step) {
     __syncthreads();  // everyone has read env before one thread writes it
 
     if (now >= end) {  // idle
-        if (state) FX_FOR(j, a.Sp) state[j] = 0.0f;
+        if (state)
+            FX_FOR(j, a.Sp) state[j] = 0.0f;
         if (a.row_ended) {
             FX_FOR(one, 1) {
                 a.row_feature[e] = a.row_next_feature[e] = a.row_action[e] = 0;
@@ -139,7 +140,8 @@ FX_KERNEL_ANYBLOCK(env_step) {
             a.row_action[e] = valid ? action : 0;
             a.row_reward[e] = (float)reward;
             // A row whose action no network has an output for must never be drawn.
-            a.row_ended[e] = !valid ? ENDED_ABSENT : (terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0));
+            a.row_ended[e] =
+                !valid ? ENDED_ABSENT : (terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0));
         }
         const int slot = now - a.result_first;
         if (a.result && slot >= 0 && slot < a.results) {

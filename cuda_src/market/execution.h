@@ -101,10 +101,10 @@ FX_DEVICE double cost(const market_block &m, const fill &f) {
 
 // The account of one episode. Equity is a function of what stands here, so nothing drifts however long it runs.
 struct account {
-    double cash;        // ticks * contracts
-    double entry;       // ticks
-    int position;       // contracts, signed
-    int traded;         // contracts
+    double cash;   // ticks * contracts
+    double entry;  // ticks
+    int position;  // contracts, signed
+    int traded;    // contracts
     int bars_in_trade;  // closes
 
     FX_DEVICE void apply(const fill &f) {
