@@ -170,7 +170,7 @@ def is_time_clock(clock: str) -> bool:
 def load_bars(
     path: str | Path, config: MarketConfig, *, spec: ContractSpec | None = None
 ) -> tuple[Bars, ContractSpec, ValidationReport]:
-    """Reads a CSV or Parquet file of bars and makes them ready for features and the environment.
+    """Reads a CSV, Parquet or DBN file of bars and makes them ready for features and the environment.
 
     In order: read the columns; validate under `config.policy`; for a file with several expiries choose the front month by
     volume and roll (`roll.front_month`); find the contract; cut sessions and segments. The file is only read; on an error
@@ -179,7 +179,7 @@ def load_bars(
     Parameters
     ----------
     path : path
-        `.csv`, `.csv.gz` or `.parquet`.
+        `.csv`, `.csv.gz`, `.parquet`, `.dbn` or `.dbn.zst`.
     config : MarketConfig
         `symbol`, `timezone`, `policy`, `strict`, `adjust`, `contract` and the costs are used.
     spec : ContractSpec, optional

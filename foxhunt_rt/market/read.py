@@ -75,7 +75,7 @@ def read_table(path: str | Path, *, timezone: str) -> RawBars:
     Parameters
     ----------
     path : path
-        `.csv`, `.csv.gz`, `.parquet` (or `.pq`).
+        `.csv`, `.csv.gz`, `.parquet` (or `.pq`), `.dbn`, `.dbn.zst`.
     timezone : str
         Zone of naive time stamps ("UTC"; "" refuses them). Time stamps with an offset are always taken as they are.
 
@@ -97,20 +97,20 @@ def read_table(path: str | Path, *, timezone: str) -> RawBars:
     if not data:
         raise BarsError(f"{name}: the file is empty; fetch it again")
     lower = name.lower()
-    if lower.endswith((".dbn", ".dbn.zst", ".dbz")):
-        raise BarsError(
-            f"{name}: DBN is not read yet; convert it to CSV or Parquet (databento: store.to_parquet(path))"
-        )
     try:
         import pyarrow  # noqa: F401
     except ModuleNotFoundError as error:
         raise BarsError(f"{name}: reading bars needs pyarrow; pip install 'foxhunt-rt[train]'") from error
+    if lower.endswith((".dbn", ".dbn.zst", ".dbz")):
+        from .read_dbn import read_dbn
+
+        return read_dbn(name, data)
     if data[:4] == b"PAR1" or lower.endswith((".parquet", ".pq")):
         table, first_row = _parquet(name, data), 1
     elif lower.endswith((".csv", ".csv.gz", ".txt", ".tsv", ".gz")):
         table, first_row = _csv(name, _gunzip(name, data)), 2
     else:
-        raise BarsError(f"{name}: the format is not known by this ending; give .csv, .csv.gz or .parquet")
+        raise BarsError(f"{name}: the format is not known by this ending; give .csv, .csv.gz, .parquet or .dbn.zst")
     return _columns(name, table, first_row, timezone)
 
 

@@ -233,12 +233,6 @@ def test_date_and_time_columns(csv_file: Write, rows: list[str], market: MarketC
     refused(csv_file(*text, header="date,time,open,high,low,close,volume,symbol"), market, "two columns", "join")
 
 
-def test_dbn_is_named(tmp_path: Path, market: MarketConfig) -> None:
-    path = tmp_path / "es.dbn.zst"
-    path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
-    refused(path, market, "DBN", "Parquet")
-
-
 def test_byte_order_mark(csv_file: Write, rows: list[str], market: MarketConfig) -> None:
     path = csv_file(*rows)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
