@@ -173,10 +173,7 @@ class Agent:
         PolicyError
             The network gives values that are not finite.
         """
-        array = self._finite("states", states)
-        rows = array.reshape(-1, self.state_dim) if array.ndim == 1 else array
-        if array.ndim not in (1, 2) or array.shape[-1] != self.state_dim:
-            raise ReplayError(f"states have shape {array.shape}; give (n, {self.state_dim}) or ({self.state_dim},)")
+        rows, shape = self._rows(states)
         exploration = (self.epsilon if epsilon is None else float(epsilon), float(temperature))
         if exploration != self._exploration:
             self.policy.set_exploration(*exploration)
@@ -184,13 +181,43 @@ class Agent:
         actions = np.empty(len(rows), np.int32)
         for first in range(0, len(rows), self.environments):
             part = rows[first : first + self.environments]
-            self._padded[: len(part), : self.state_dim] = part
-            self._state.copy_from(self._padded)
-            self._act.launch()
+            self._forward(part)
             actions[first : first + len(part)] = self._action.to_numpy()[: len(part)]
         if actions.size and actions.min() < 0:
             raise PolicyError("the network's values are not finite; load the parameters of an earlier step")
-        return actions.reshape(array.shape[:-1])
+        return actions.reshape(shape)
+
+    def values(self, states: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Expected return of every choice, branches side by side. Synchronizes.
+
+        Parameters
+        ----------
+        states : array_like of float, shape (n, S) or (S,)
+
+        Returns
+        -------
+        ndarray of float32, shape (n, sum(branches)) or (sum(branches),)
+            In normalized reward. The random numbers of `act` advance as if it had been called.
+        """
+        rows, shape = self._rows(states)
+        values = np.empty((len(rows), sum(self.branches)), np.float32)
+        for first in range(0, len(rows), self.environments):
+            part = rows[first : first + self.environments]
+            self._forward(part)
+            values[first : first + len(part)] = self.policy.q.to_numpy()[: len(part)]
+        return values.reshape(*shape, -1)
+
+    def _rows(self, states: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], tuple[int, ...]]:
+        """The states as (n, S), and the shape of what comes out for them."""
+        array = self._finite("states", states)
+        if array.ndim not in (1, 2) or array.shape[-1] != self.state_dim:
+            raise ReplayError(f"states have shape {array.shape}; give (n, {self.state_dim}) or ({self.state_dim},)")
+        return array.reshape(-1, self.state_dim), array.shape[:-1]
+
+    def _forward(self, rows: npt.NDArray[np.float32]) -> None:
+        self._padded[: len(rows), : self.state_dim] = rows
+        self._state.copy_from(self._padded)
+        self._act.launch()
 
     def choices(self, actions: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """The choice in each branch, shape (..., branches), of mixed-radix actions. `actions` is the inverse."""
