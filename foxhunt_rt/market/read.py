@@ -232,6 +232,7 @@ def _columns(name: str, table: Any, first_row: int, timezone: str) -> RawBars:
     else:
         symbols, code = ("",), np.zeros(n, np.int32)
     metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items() if k.startswith(b"foxhunt.")}
+    notes += [note for note in metadata.get("foxhunt.notes", "").split("\n") if note]
     first = code == code[0]
     return RawBars(
         ts=ts,

@@ -92,7 +92,7 @@ def write_bars(bars: Bars, path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    metadata = {"foxhunt.clock": bars.clock, "foxhunt.source": bars.source}
+    metadata = {"foxhunt.clock": bars.clock, "foxhunt.source": bars.source, "foxhunt.notes": "\n".join(bars.notes)}
     table = pa.table(
         {
             "ts_event": pa.array(bars.ts).cast(pa.timestamp("ns", tz="UTC")),

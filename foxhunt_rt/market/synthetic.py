@@ -26,7 +26,7 @@ from .rolling import Stretches, ema
 
 __all__ = ["SyntheticMarket", "simulate"]
 
-VERSION = 1  # of the simulated numbers; part of the cache's file name
+VERSION = 2  # of the simulated numbers; part of the cache's file name
 MINUTES = 1380  # of a session: 00:00 to 23:00 UTC
 STAY = 240.0  # mean minutes of a regime
 _STEPS = 8  # trades simulated a bar

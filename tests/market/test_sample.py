@@ -179,6 +179,7 @@ def test_synthetic_needs_no_network(cache: Path, monkeypatch: pytest.MonkeyPatch
     bars, spec, report = load_bars(path, market)
     assert len(bars) == 2000
     assert spec.symbol == "SYNTHETIC"
+    assert "these bars are simulated" in bars.notes
     assert report.faults == []
     stamp = path.stat().st_mtime_ns
     assert synthetic_path(3, 2000).stat().st_mtime_ns == stamp
