@@ -90,8 +90,11 @@ class Policy:
         if rows > self.rows or action.shape[0] != rows:
             raise PolicyError(f"{state.label} has {rows} rows, {action.label} {action.shape[0]}, the policy acts for {self.rows}; "
                               "give equal numbers, at most the policy's")  # fmt: skip
+        record_forward(child, self.layout, params, state, rows, self.workspace)
+        self._record_select(child, rows, action)
+
+    def _record_select(self, child: Child, rows: int, action: Buffer) -> None:
         layout = self.layout
-        record_forward(child, layout, params, state, rows, self.workspace)
         child.launch("select_actions", grid=(rows,), block=(128,), args=dict(
             logits=self.workspace.logits, control=self.control, explore=self.explore, draws=self.draws, guard=self.guard,
             q=self.q, action=action, branch_sizes=sum(n << 8 * b for b, n in enumerate(layout.branches)), R=rows,
