@@ -330,7 +330,7 @@ class TrainConfig(_Section):
     support_quantile: float = option(
         0.999, "quantile of the normalized absolute returns that the support covers", above=0.0, high=1.0
     )
-    support_margin: float = option(1.5, "factor on that quantile: room for a better policy than the random", above=0.0)
+    support_margin: float = option(1.25, "factor on that quantile: room for a better policy than the random", above=0.0)
     probe_rows: int = option(1024, "fixed rows on which the loss is compared before and after a fold", low=1)
 
 

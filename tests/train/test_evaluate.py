@@ -1,0 +1,86 @@
+"""Evaluation against the vectorized backtest, which shares no code with the kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from .train_harness import small_config, small_data
+
+from foxhunt_rt.market.actions import BRANCHES
+from foxhunt_rt.market.baselines import backtest
+from foxhunt_rt.train.evaluate import Evaluator, branch_entropy, reference_policies
+from foxhunt_rt.train.world import World
+
+LONG_FULL_MARKET_NORMAL = (2, 3, 0, 1)
+FLAT = (1, 0, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def world(runtime):
+    config = small_config()
+    world = World(runtime, small_data(config), config)
+    world.enter(world.folds[1], 3)
+    yield world
+    world.close()
+
+
+def constant_policy(layout, choice):
+    """Parameters of a network that always prefers one choice in each branch: zero weights, and a bias at its top atom."""
+    tensors = {name: np.zeros_like(t) for name, t in layout.init(0).items()}
+    for b, chosen in enumerate(choice):
+        bias = tensors[f"branch.{b}.bias"].reshape(BRANCHES[b], layout.atoms)
+        bias[chosen, -1] = 3.0
+    return layout.pack(tensors)
+
+
+@pytest.mark.parametrize(("choice", "contracts"), [(LONG_FULL_MARKET_NORMAL, 4), (FLAT, 0)])
+def test_a_constant_policy_earns_what_the_backtest_says(world, choice, contracts):
+    window = world.window(*world.folds[1].test)
+    world.evaluator.params.copy_from(constant_policy(world.learner.layout, choice))
+    results = world.evaluator.record(window.ends, window.first, window.stop)
+    bars = window.slice
+    expected = backtest(bars, np.full(len(bars), contracts), window.spec, window.config)
+    np.testing.assert_array_equal(results["position"], expected["position"])
+    np.testing.assert_allclose(results["net"], expected["net"], rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(results["cost"], expected["cost"], rtol=1e-5, atol=1e-3)
+
+
+def test_rounds_give_the_same_bits_as_all_sessions_at_once(world, runtime):
+    first, stop = 100, 600  # cuts two sessions and holds three
+    params = world.learner.layout.pack(world.learner.layout.init(8))
+    model = world.execution_model(world.folds[1])
+    records = []
+    for environments in (2, 5):
+        evaluator = Evaluator(runtime, world.tables, model, world.learner.layout, world.learner.control.buffer, environments, 4)
+        evaluator.params.copy_from(params)
+        records.append(evaluator.record(world.ends, first, stop))
+        evaluator.close()
+    assert (records[0]["visited"] != 0).sum() > 480
+    for other in records[1:]:
+        assert other.tobytes() == records[0].tobytes()
+
+
+def test_every_session_ends_flat(world):
+    window = world.window(*world.folds[1].validate)
+    world.evaluator.params.copy_from(constant_policy(world.learner.layout, LONG_FULL_MARKET_NORMAL))
+    judged = world.evaluator.judge(window)
+    assert judged.metrics.trades >= 1
+    assert judged.equity[-1] == pytest.approx(judged.metrics.net_pnl)
+    assert judged.entropy == {"direction": 0.0, "size": 0.0, "order": 0.0, "urgency": 0.0}
+
+
+def test_reference_policies_stand_beside(world):
+    found = reference_policies(world.window(*world.folds[0].test), seed=1)
+    assert set(found) == {"buy_and_hold", "always_flat", "random"}
+    assert found["always_flat"]["net_pnl"] == 0.0
+    assert found["always_flat"]["trades"] == 0
+    assert found["random"]["costs"] > found["buy_and_hold"]["costs"] > 0
+
+
+def test_entropy_of_random_choices_is_one_and_of_one_choice_zero():
+    rng = np.random.default_rng(0)
+    uniform = branch_entropy(rng.integers(0, 108, 20000).astype(np.int32))
+    assert all(share > 0.99 for share in uniform.values())
+    assert set(branch_entropy(np.full(5, 107, np.int32)).values()) == {0.0}
+    half = branch_entropy(np.array([0, 107], np.int32))
+    assert half["size"] == pytest.approx(0.5)  # two of four choices
