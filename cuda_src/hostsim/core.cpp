@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <map>
+#include <new>
 
 #include "hostsim/driver.h"
 
@@ -77,6 +78,8 @@ unsigned long long count_calls(const char *name) {
     return n;
 }
 
+const std::set<Context *> &all_contexts() { return contexts; }
+
 Context *current_context() { return stack().empty() ? nullptr : stack().back(); }
 
 Guard::Guard(Counter &counter, Need need) {
@@ -107,7 +110,11 @@ FX_API cuInit(unsigned flags) {
     if (!caller_is_known(__builtin_return_address(0))) return CUDA_ERROR_NO_DEVICE;
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!initialized) pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] { lock.unlock(); forked = initialized; });
+    if (!initialized)
+        pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] {
+            new (&lock) std::recursive_mutex;  // the child is not the thread that locked it
+            forked = true;
+        });
     initialized = true;
     return CUDA_SUCCESS;
 }

@@ -93,7 +93,7 @@ struct fx_host_no_barrier {
 
 #define FX_DYNAMIC_SHARED(T, s) T *s = reinterpret_cast<T *>(fx_host_dynamic_shared)
 // A module-scope variable that cuModuleGetGlobal finds.
-#define FX_GLOBAL(T, name) extern "C" FX_EXPORT T name; T name
+#define FX_GLOBAL(T, name) extern "C" { FX_EXPORT T name; }
 
 #include "hostsim/host_intrinsics.h"
 #include "hostsim/host_math.h"

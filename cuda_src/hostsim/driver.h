@@ -60,6 +60,7 @@ struct Guard {
 };
 
 Context *current_context();                   // of the calling thread, or null
+const std::set<Context *> &all_contexts();
 extern bool in_host_function;                 // of the thread that holds the lock
 CUresult fail(Context *c, CUresult error);    // makes an error sticky
 
@@ -155,7 +156,7 @@ void drain(Stream *s);
 void drain(Context *c);
 void drain_all();
 void finish(const std::shared_ptr<Work> &work);
-void progress();                                       // lets the oldest piece of each stream run
+void progress();  // lets the oldest piece of each stream run
 bool pending(const Stream *s);
 uint64_t now_ns();
 

@@ -252,7 +252,6 @@ void install_fault_handler() {
     }
 }
 
-bool in_kernel() { return this_engine().running; }
 const Launch *current_launch() { return in_kernel() ? this_engine().launch : nullptr; }
 
 const char *where_in_kernel() {

@@ -27,11 +27,13 @@ bool is_ready(const Engine &e, const Context *c) {
 }
 }  // namespace
 
+static __thread Engine *engine;  // lives as long as its thread's last kernel could: never freed
+
 Engine &this_engine() {
-    static __thread Engine *engine;
-    if (!engine) engine = new Engine;  // lives as long as its thread's last kernel could: never freed
+    if (!engine) engine = new Engine;
     return *engine;
 }
+bool in_kernel() { return engine && engine->running; }
 
 void context_entry() {
     Engine &e = this_engine();

@@ -14,10 +14,9 @@ namespace {
 unsigned next_graph = 1;
 unsigned long long next_handle = 1;
 
-bool accepts_nodes(const Graph &g) {  // not while a capture owns it
-    for (auto &c : captures)
-        if (c->graph == &g && c->owns_graph) return false;
-    return true;
+// Everything but destruction is allowed on the graph of a capture in progress.
+bool may_be_destroyed(const Graph &g) {
+    return std::none_of(captures.begin(), captures.end(), [&](auto &c) { return c->graph == &g; });
 }
 
 void adopt(Graph *g, std::unique_ptr<Node> node) {
@@ -152,7 +151,6 @@ static CUresult add(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, 
     Graph *g;
     FX_TRY(find_graph(graph, g));
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    if (!accepts_nodes(*g)) return CUDA_ERROR_ILLEGAL_STATE;
     auto node = std::make_unique<Node>();
     FX_TRY(setup(*node));
     Node *added;
@@ -242,7 +240,7 @@ FX_API cuGraphDestroy(CUgraph handle) {
     Graph *g;
     FX_TRY(find_graph(handle, g));
     if (g->inside) return CUDA_ERROR_INVALID_VALUE;  // belongs to its node
-    if (!accepts_nodes(*g)) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!may_be_destroyed(*g)) return CUDA_ERROR_ILLEGAL_STATE;
     delete g;
     return CUDA_SUCCESS;
 }

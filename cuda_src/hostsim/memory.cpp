@@ -72,9 +72,9 @@ const char *name_of(const Allocation &a) { return a.label.empty() ? "an allocati
 }  // namespace
 
 void fill_poison(void *p, size_t size) {
-    // 0x7fa1...: a signalling NaN as float, as double, and (0x7fa1) as bfloat16.
+    // NaN as float, double and bfloat16; signalling as double and, in every other word, as float.
     uint32_t *w = static_cast<uint32_t *>(p);
-    for (size_t i = 0; i < size / 4; ++i) w[i] = 0x7fa17fa1u;
+    for (size_t i = 0; i < size / 4; ++i) w[i] = i & 1 ? 0x7ff47fa1u : 0x7fa17fa1u;
     memset(static_cast<char *>(p) + size / 4 * 4, 0xa1, size % 4);
 }
 

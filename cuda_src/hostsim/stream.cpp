@@ -22,9 +22,6 @@ void pop_done(Stream *s) {
     while (!s->queue.empty() && s->queue.front()->done) s->queue.pop_front();
     if (s->last && s->last->done) s->last = nullptr;
 }
-
-// The stream that handle 0 means needs a context only.
-Context *context_of(const Stream *s) { return s->context; }
 }  // namespace
 
 uint64_t now_ns() {
@@ -61,7 +58,7 @@ void finish(const std::shared_ptr<Work> &work) {
 }
 
 CUresult submit(Stream *s, std::function<CUresult()> run, std::shared_ptr<Work> after) {
-    Context *c = context_of(s);
+    Context *c = s->context;
     if (!options.deferred) {
         if (CUresult r = run(); r != CUDA_SUCCESS) fail(c, r);  // reported by the next call, as on a GPU
         return CUDA_SUCCESS;
@@ -103,15 +100,15 @@ void drain(Context *c) {
     for (Stream *s : c->streams) drain(s);
 }
 void drain_all() {
-    for (const void *s : std::vector<const void *>(streams.live.begin(), streams.live.end())) drain((Stream *)s);
-    if (current_context()) drain(current_context());
+    for (Context *c : all_contexts()) drain(c);
 }
 void progress() {
-    if (!current_context()) return;
-    for (Stream *s : current_context()->streams) {
-        if (!s->queue.empty()) finish(s->queue.front());
-        pop_done(s);
-    }
+    for (Context *c : all_contexts())
+        for (Stream *s : c->streams) {
+            pop_done(s);
+            if (!s->queue.empty()) finish(s->queue.front());
+            pop_done(s);
+        }
 }
 
 }  // namespace hostsim

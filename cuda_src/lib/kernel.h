@@ -24,7 +24,7 @@
     extern __shared__ __align__(16) unsigned char fx_dyn[]; \
     T *s = reinterpret_cast<T *>(fx_dyn)
 // A module-scope variable that cuModuleGetGlobal finds by name.
-#define FX_GLOBAL(T, name) extern "C" __device__ T name
+#define FX_GLOBAL(T, name) extern "C" { __device__ T name; }
 #define FX_DEVICE __device__ __forceinline__
 #else
 #define FX_HOST 1

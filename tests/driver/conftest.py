@@ -1,0 +1,55 @@
+"""Fixtures of the driver conformance suite."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .raw_driver import RawDriver
+
+
+@pytest.fixture(scope="session")
+def session_driver() -> RawDriver:
+    return RawDriver()
+
+
+@pytest.fixture
+def cu(session_driver: RawDriver) -> Iterator[RawDriver]:
+    """The driver with the primary context current; captures and queued work are over when the test is."""
+    session_driver.cuCtxSetCurrent(session_driver.context)
+    yield session_driver
+    session_driver.cuCtxSetCurrent(session_driver.context)
+    session_driver.end_captures()
+    session_driver.cuCtxSynchronize()
+
+
+@pytest.fixture(scope="session")
+def script_server() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported everything and loaded no driver; it forks for each script."""
+    program = Path(__file__).with_name("script_server.py")
+    server = subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield server
+    server.communicate()
+
+
+@pytest.fixture
+def script(script_server: subprocess.Popen[str]) -> Callable[..., str]:
+    """Runs code in a process of its own, for what kills a context or needs hostsim options; returns its output."""
+
+    def run(code: str, hostsim: str = "", **env: Any) -> str:
+        assert script_server.stdin is not None and script_server.stdout is not None
+        driver = os.environ.get("FOXHUNT_DRIVER", "hostsim")
+        request = {"code": code, "env": {"FOXHUNT_DRIVER": driver, "FOXHUNT_HOSTSIM": hostsim, **env}}
+        print(json.dumps(request), file=script_server.stdin, flush=True)
+        answer = json.loads(script_server.stdout.readline())
+        assert answer["status"] == 0, answer["output"]
+        return answer["output"].strip()
+
+    return run
