@@ -287,6 +287,7 @@ class Agent:
             self.learner.set(alpha_c51=self.config.alpha_c51(epoch))
             self._epoch = epoch
         self.learner.step()
+        self.learner.take()  # only the newest is passed on; a fault has raised
         return None if self.learner.last is None else Metrics.of(self.learner.last)
 
     def drain(self) -> Metrics | None:

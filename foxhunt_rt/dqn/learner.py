@@ -153,6 +153,10 @@ class Learner:
         """
         if self.launched > self.records.next_step:
             self.records.wait(self.launched - 1, self._deliver)
+        return self.take()
+
+    def take(self) -> npt.NDArray[Any]:
+        """The records that have come since the last `take` or `drain`, without waiting for more."""
         found, self._undrained = self._undrained, []
         return np.array(found, abi.dtype("step_record"))
 

@@ -306,8 +306,13 @@ class Replay:
              truncated: npt.ArrayLike, **states: npt.ArrayLike) -> None:  # fmt: skip
         """The first half of `insert_batch`: checks host arrays and copies them to `staging`, for a recorded insert."""
         self._check_stride(staging.environments)
-        ended = (np.asarray(terminated, bool) * abi.constant("ENDED_TERMINATED")
-                 + np.asarray(truncated, bool) * abi.constant("ENDED_TRUNCATED"))  # fmt: skip
+        e = staging.environments
+        ends = {"terminated": np.asarray(terminated), "truncated": np.asarray(truncated)}
+        for name, array in ends.items():
+            if array.shape != (e,) or array.dtype != np.bool_:
+                raise ReplayError(f"{name} is {array.dtype}{list(array.shape)}; give bool ({e},), one per environment")
+        ended = (ends["terminated"] * abi.constant("ENDED_TERMINATED")
+                 + ends["truncated"] * abi.constant("ENDED_TRUNCATED"))  # fmt: skip
         values: dict[str, Any] = {"action": action, "reward": reward, "ended": ended, **states}
         words = np.empty(staging.words.shape, np.int32)
         at = 0
