@@ -34,6 +34,10 @@ def outrights(raw: RawBars, *, symbol: str) -> RawBars:
             [name == symbol or (futures_root(name) == symbol and not s) for name, s in zip(names, spread)]
         )
         if not wanted.any():
+            if raw.symbols == ("",):
+                raise BarsError(
+                    f"{raw.source}: the file names no symbol; leave market.symbol out and set market.contract"
+                )
             held = ", ".join(raw.symbols[:8])
             raise BarsError(f"{raw.source}: symbol {symbol!r} is not in the file (it holds {held}); choose one of them")
     if not wanted.any():

@@ -180,6 +180,17 @@ def test_two_unrelated_symbols(csv_file: Write, rows: list[str], market: MarketC
     assert len(load_bars(csv_file(*mixed), chosen("market.symbol=SPY"))[0]) == 10
 
 
+def test_file_without_symbols(csv_file: Write, rows: list[str], market: MarketConfig) -> None:
+    header, bare = "ts_event,open,high,low,close,volume", [row.rsplit(",", 1)[0] for row in rows]
+    path = csv_file(*bare, header=header)
+    bars, spec, _ = load_bars(path, market)
+    assert (bars.symbol, spec.multiplier) == ("", 1.0)
+    assert any("no preset for symbol (none)" in note for note in bars.notes)
+    assert load_bars(path, chosen("market.contract=ES"))[1] == PRESETS["ES"]
+    with pytest.raises(BarsError, match=r"names no symbol; .* market\.contract"):
+        load_bars(path, chosen("market.symbol=ES"))
+
+
 def test_expiries_one_after_the_other_in_the_file(csv_file: Write, market: MarketConfig) -> None:
     """A file sorted by symbol, then time, is in order within each symbol: sound."""
     rows = chain_rows([("2024-03-04", 90, 10), ("2024-03-05", 40, 60), ("2024-03-06", 30, 70)])
@@ -203,7 +214,9 @@ def test_weekend_is_no_hole_and_an_empty_thursday_is(csv_file: Write, market: Ma
     assert any("2024-01-08 to 2024-01-10" in note for note in bars.notes)
 
 
-def test_a_segment_ends_its_session_even_without_a_pause(csv_file: Write, rows: list[str], market: MarketConfig) -> None:
+def test_a_segment_ends_its_session_even_without_a_pause(
+    csv_file: Write, rows: list[str], market: MarketConfig
+) -> None:
     """A roll in the middle of a session (no data set does that today) still forces positions flat."""
     raw = read_table(csv_file(*rows), timezone="")
     raw = dataclasses.replace(raw, segment=np.repeat([0, 1], 5).astype(np.int32))
