@@ -28,7 +28,7 @@ from foxhunt_rt.config import Config
 __all__ = ["RunFolder", "describe_environment", "write_whole"]
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Calls ``write`` with a temporary name beside ``path``, flushes to disk and renames; on an error nothing stays."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -78,7 +78,7 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Writes one JSON file."""
         text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-        write_whole(self.path / name, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+        write_whole(self.path / name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def checkpoint(self, name: str) -> Path:
         """Where the checkpoint of that name stands."""
