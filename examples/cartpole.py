@@ -43,7 +43,9 @@ def train(agent: Agent, seed: int = 0) -> None:
         if agent.ready:
             metrics = agent.step()  # one graph launch
             if metrics and metrics.step % 500 == 0:
-                print(f"step {metrics.step:5}  loss {metrics.loss:7.4f}  Q {metrics.q_mean:6.1f}  epsilon {agent.epsilon:.2f}")
+                print(
+                    f"step {metrics.step:5}  loss {metrics.loss:7.4f}  Q {metrics.q_mean:6.1f}  epsilon {agent.epsilon:.2f}"
+                )
     agent.drain()
     envs.close()
 

@@ -1,9 +1,9 @@
 """Agent: the learner, its replay and its policy behind four calls, for any vector environment.
 
-    agent = fx.dqn.Agent(state_dim=4, branches=[2], environments=8)
-    actions = agent.act(states)
-    agent.observe(states, actions, rewards, next_states, terminated, truncated)
-    metrics = agent.step()                          # one cuGraphLaunch
+agent = fx.dqn.Agent(state_dim=4, branches=[2], environments=8)
+actions = agent.act(states)
+agent.observe(states, actions, rewards, next_states, terminated, truncated)
+metrics = agent.step()                          # one cuGraphLaunch
 """
 
 from __future__ import annotations
@@ -116,11 +116,15 @@ class Agent:
         self._expected: npt.NDArray[np.float32] | None = None  # states that the next observe must bring, NaN: any
 
         plan = rt.plan("observe")
-        with plan.child("insert", reads=self._staging.buffers, writes=self.replay.insert_writes(self._staging)) as child:
+        with plan.child(
+            "insert", reads=self._staging.buffers, writes=self.replay.insert_writes(self._staging)
+        ) as child:
             self.replay.record_insert(child, self._staging)
         self._insert = plan.build(ungraphed=False)
 
-        self.policy = Policy(rt, self.learner.layout, self.learner.control.buffer, environments, guard=self.learner.guard)
+        self.policy = Policy(
+            rt, self.learner.layout, self.learner.control.buffer, environments, guard=self.learner.guard
+        )
         self._exploration = (0.0, 0.0)
         self._state = rt.zeros((environments, self.replay.padded_state_dim), np.float32, "act.state")
         self._action = rt.zeros(environments, np.int32, "act.action")
@@ -149,7 +153,9 @@ class Agent:
         """Whether the replay holds enough rows for a step."""
         return self.replay.ready(self.config.replay.batch)
 
-    def act(self, states: npt.ArrayLike, epsilon: float | None = None, temperature: float = 0.0) -> npt.NDArray[np.int32]:
+    def act(
+        self, states: npt.ArrayLike, epsilon: float | None = None, temperature: float = 0.0
+    ) -> npt.NDArray[np.int32]:
         """Actions for a batch of states. Synchronizes.
 
         Parameters
@@ -259,8 +265,8 @@ class Agent:
         if self._expected is not None:
             broken = np.flatnonzero(((state != self._expected) & ~np.isnan(self._expected)).any(axis=1))
             if broken.size:
-                raise ReplayError(f"environment {broken[0]}: the state is not the next state of its last transition, whose episode "
-                                  "goes on; pass truncated=True where an episode is cut")  # fmt: skip
+                raise ReplayError(f"environment {broken[0]}: the state is not the next state of its last transition, whose "
+                                  "episode goes on; pass truncated=True where an episode is cut")  # fmt: skip
         self.replay.fill(self._staging, action, rewards, terminated, truncated, state=state, next_state=following)
         self._insert.launch()
         self.replay.note_inserted(self._staging)

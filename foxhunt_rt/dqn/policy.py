@@ -51,8 +51,8 @@ class Policy:
     def __init__(self, runtime: Runtime, layout: NetworkLayout, control: Buffer, rows: int, *, guard: Buffer | None = None,
                  label: str = "policy") -> None:  # fmt: skip
         if len(layout.branches) > 8 or max(layout.branches) > 255 or not 2 <= layout.atoms <= 256:
-            raise PolicyError(f"branches {layout.branches} with {layout.atoms} atoms are too large to act; give at most 8 branches "
-                              "of 255 choices, 2 to 256 atoms")  # fmt: skip
+            raise PolicyError(f"branches {layout.branches} with {layout.atoms} atoms are too large to act; give at most 8 "
+                              "branches of 255 choices, 2 to 256 atoms")  # fmt: skip
         self.runtime, self.layout, self.control, self.rows, self.guard = runtime, layout, control, rows, guard
         self.workspace = ForwardWorkspace.create(runtime, layout, rows, label)
         self.explore = runtime.zeros(1, abi.dtype("explore_block"), f"{label}.explore")
@@ -88,8 +88,8 @@ class Policy:
         """
         rows = state.shape[0]
         if rows > self.rows or action.shape[0] != rows:
-            raise PolicyError(f"{state.label} has {rows} rows, {action.label} {action.shape[0]}, the policy acts for {self.rows}; "
-                              "give equal numbers, at most the policy's")  # fmt: skip
+            raise PolicyError(f"{state.label} has {rows} rows, {action.label} {action.shape[0]}, the policy acts for "
+                              f"{self.rows}; give equal numbers, at most the policy's")  # fmt: skip
         record_forward(child, self.layout, params, state, rows, self.workspace)
         self._record_select(child, rows, action)
 

@@ -46,7 +46,9 @@ def encode_actions(choices: npt.ArrayLike, branches: Sequence[int]) -> npt.NDArr
     sizes = _check_branches(branches)
     array = np.asarray(choices)
     if not np.issubdtype(array.dtype, np.integer) or array.ndim < 1 or array.shape[-1] != len(sizes):
-        raise ActionError(f"choices {array.dtype}{list(array.shape)} are no integers of shape (..., {len(sizes)}); give one a branch")
+        raise ActionError(
+            f"choices {array.dtype}{list(array.shape)} are no integers of shape (..., {len(sizes)}); give one a branch"
+        )
     if np.any(array < 0) or np.any(array >= np.array(sizes)):
         raise ActionError(f"a choice lies outside branches {sizes}; choices count from 0")
     return np.ravel_multi_index(tuple(np.moveaxis(array, -1, 0)), sizes).astype(np.int32)

@@ -62,8 +62,9 @@ class Replay:
     state_dim : int
         S, floats of a state.
     mode : {"vector", "market"}
-        What a row keeps of its states. "vector": s itself; s' is the successor's s, and only the last observation of an episode is
-        stored beside. "market": rows of a feature table (`set_feature_table`) and `portfolio_dim` floats of its own, for s and s'.
+        What a row keeps of its states. "vector": s itself; s' is the successor's s, and only the last observation of an
+        episode is stored beside. "market": rows of a feature table (`set_feature_table`) and `portfolio_dim` floats of its
+        own, for s and s'.
     portfolio_dim : int
         P; market mode only. A state is the first S - P columns of its feature row, then the P portfolio values.
     n_step : int
@@ -178,9 +179,13 @@ class Replay:
         if self.mode != "market":
             raise ReplayError("vector mode has no feature table; make the Replay with mode='market'")
         if features.dtype != np.float32 or len(features.shape) != 2 or features.shape[1] < wanted:
-            raise ReplayError(f"{features.label} is {features.dtype}{list(features.shape)}; give float32 (bars, {wanted} or more)")
+            raise ReplayError(
+                f"{features.label} is {features.dtype}{list(features.shape)}; give float32 (bars, {wanted} or more)"
+            )
         if self._sampled:
-            raise ReplayError("a recorded launch holds the address of the last feature table; copy the new values into it")
+            raise ReplayError(
+                "a recorded launch holds the address of the last feature table; copy the new values into it"
+            )
         self.features = features
 
     def record_sample(self, child: Child, batch: Batch, step: Buffer, guard: Buffer | None = None) -> None:
@@ -198,8 +203,8 @@ class Replay:
 
         Notes
         -----
-        Rows inserted, and gamma changed, after the capture count in every later replay. When nothing can be drawn, index is -1 and
-        priority 0, which makes every importance weight NaN: see `require`.
+        Rows inserted, and gamma changed, after the capture count in every later replay. When nothing can be drawn, index is
+        -1 and priority 0, which makes every importance weight NaN: see `require`.
         """
         if self.mode == "market" and self.features is None:
             raise ReplayError("market rows point into a feature table; call set_feature_table first")
@@ -211,11 +216,12 @@ class Replay:
         child.launch("per_sample", (batch.size,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "rows": self.rows,
             "state": self.state, "final_state": self.final_state, "features": self.features, "portfolio": self.portfolio,
-            "step": step, "guard": guard, "batch_state": batch.state, "batch_next_state": batch.next_state, "batch_action": batch.action,
-            "batch_return": batch.ret, "batch_discount": batch.discount, "batch_index": batch.index,
+            "step": step, "guard": guard, "batch_state": batch.state, "batch_next_state": batch.next_state,
+            "batch_action": batch.action, "batch_return": batch.ret, "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
             "finals": self.final_observations, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
-            "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table, "n_step": self.n_step})  # fmt: skip
+            "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table,
+            "n_step": self.n_step})  # fmt: skip
 
     def record_priorities(self, child: Child, batch: Batch, step: Buffer) -> None:
         """Records new priorities (td_error + eps)^alpha for the drawn rows: one launch, two above 65,536 rows.
@@ -336,7 +342,9 @@ class Replay:
     def _converted(name: str, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """`array` as `dtype`, refusing what that would lose: fractions of integers, and values that are not finite."""
         if dtype == np.int32:
-            if not np.issubdtype(array.dtype, np.integer) or (array.size and np.abs(array.astype(np.int64)).max() >= 2**31):
+            if not np.issubdtype(array.dtype, np.integer) or (
+                array.size and np.abs(array.astype(np.int64)).max() >= 2**31
+            ):
                 raise ReplayError(f"{name} is {array.dtype}; give integers of 32 bits")
             return np.ascontiguousarray(array, np.int32)
         if not np.can_cast(array.dtype, np.float64, "same_kind"):
@@ -344,7 +352,9 @@ class Replay:
         with np.errstate(over="ignore"):
             converted = np.ascontiguousarray(array, np.float32)
         if not np.isfinite(converted).all():
-            raise ReplayError(f"{name} holds a value that is not finite in float32; mend the environment, nothing was inserted")
+            raise ReplayError(
+                f"{name} holds a value that is not finite in float32; mend the environment, nothing was inserted"
+            )
         return converted
 
     def _check_stride(self, environments: int) -> None:

@@ -22,7 +22,7 @@ CONFIG = Config().merged({
 ENVIRONMENTS, STATE = 3, 5
 
 
-@pytest.fixture()
+@pytest.fixture
 def agent(runtime: Runtime) -> Iterator[Agent]:
     with Agent(STATE, [3, 2], CONFIG, runtime, environments=ENVIRONMENTS) as made:
         yield made
@@ -58,7 +58,9 @@ def test_act_shapes_and_exploration(agent: Agent) -> None:
     assert one.shape == () and one == greedy[4]
     values = agent.values(states)
     assert values.shape == (10, 5) and agent.values(states[0]).shape == (5,)
-    np.testing.assert_array_equal(agent.choices(greedy), np.stack([values[:, :3].argmax(1), values[:, 3:].argmax(1)], 1))
+    np.testing.assert_array_equal(
+        agent.choices(greedy), np.stack([values[:, :3].argmax(1), values[:, 3:].argmax(1)], 1)
+    )
     np.testing.assert_array_equal(agent.actions(agent.choices(greedy)), greedy)
     many = np.concatenate([agent.act(states, epsilon=1.0) for _ in range(20)])
     assert set(many.tolist()) == set(range(6))
@@ -77,7 +79,11 @@ def test_observations_reach_the_ring_as_they_came(agent: Agent) -> None:
         for e in range(ENVIRONMENTS):
             row = rows[t * ENVIRONMENTS + e]
             ended = transition["terminated"][e] * 1 + transition["truncated"][e] * 2
-            assert (row["action"], row["reward"], row["ended"]) == ([1, 5, 0][e], np.float32(transition["rewards"][e]), ended)
+            assert (row["action"], row["reward"], row["ended"]) == (
+                [1, 5, 0][e],
+                np.float32(transition["rewards"][e]),
+                ended,
+            )
             np.testing.assert_array_equal(states[t * ENVIRONMENTS + e], transition["states"][e])
             if ended:
                 np.testing.assert_array_equal(finals[row["final_slot"]], transition["next_states"][e])

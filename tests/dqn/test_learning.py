@@ -18,9 +18,11 @@ STATES, CHOICES = 20, 3
 GAMMA, COST, GOAL = 0.9, 0.05, 5.0
 
 
-def chain_step(state: npt.NDArray[np.int64], first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
-    """(next state, reward, terminated). The branches vote: choices 0, 1, 2 of the first mean left, stay, right, of the second right,
-    stay, left. One step the way of the sum; moving costs, and leaving the last state to the right pays and ends.
+def chain_step(
+    state: npt.NDArray[np.int64], first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]
+) -> tuple[Any, Any, Any]:
+    """(next state, reward, terminated). The branches vote: choices 0, 1, 2 of the first mean left, stay, right, of the second
+    right, stay, left. One step the way of the sum; moving costs, and leaving the last state to the right pays and ends.
 
     The branches have equal say on purpose: dueling branches share one V, so what is learned is right only where the mean over the
     actions is the same for each branch.
@@ -31,9 +33,11 @@ def chain_step(state: npt.NDArray[np.int64], first: npt.NDArray[np.int64], secon
 
 
 def chain_optimum() -> npt.NDArray[np.float64]:
-    """Q* of both branches side by side, by value iteration, the other branch acting at random, as in the data: the fixed point of a
-    target per branch (Tavakoli 2018)."""
-    following, reward, terminated = chain_step(*np.meshgrid(np.arange(STATES), np.arange(CHOICES), np.arange(CHOICES), indexing="ij"))
+    """Q* of both branches side by side, by value iteration, the other branch acting at random, as in the data: the fixed
+    point of a target per branch (Tavakoli 2018)."""
+    following, reward, terminated = chain_step(
+        *np.meshgrid(np.arange(STATES), np.arange(CHOICES), np.arange(CHOICES), indexing="ij")
+    )
     q = np.zeros((2, STATES, CHOICES))
     for _ in range(500):
         for branch in range(2):

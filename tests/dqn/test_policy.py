@@ -18,7 +18,9 @@ from foxhunt_rt.replay import decode_actions
 V_MIN, V_MAX = -3.0, 5.0
 
 
-def make(runtime: Runtime, branches: tuple[int, ...], atoms: int, rows: int, seed: int = 11, guard: Any = None) -> Policy:
+def make(
+    runtime: Runtime, branches: tuple[int, ...], atoms: int, rows: int, seed: int = 11, guard: Any = None
+) -> Policy:
     control = np.zeros(1, abi.dtype("control_block"))
     control["seed"], control["v_min"], control["v_max"] = seed, V_MIN, V_MAX
     layout = NetworkLayout(5, (6,), branches, atoms)
@@ -173,7 +175,14 @@ def test_a_replayed_graph_follows_states_parameters_and_exploration(runtime: Run
 
 def test_wrong_use_is_refused(runtime: Runtime) -> None:
     policy = make(runtime, (2,), 3, 4)
-    for epsilon, temperature in ((-0.1, 0.0), (1.1, 0.0), (math.nan, 0.0), (0.0, -1.0), (0.0, math.inf), (0.0, math.nan)):
+    for epsilon, temperature in (
+        (-0.1, 0.0),
+        (1.1, 0.0),
+        (math.nan, 0.0),
+        (0.0, -1.0),
+        (0.0, math.inf),
+        (0.0, math.nan),
+    ):
         with pytest.raises(PolicyError):
             policy.set_exploration(epsilon, temperature)
     for branches, atoms in (((2,) * 9, 3), ((256,), 3), ((2,), 257), ((2,), 1)):
@@ -182,6 +191,6 @@ def test_wrong_use_is_refused(runtime: Runtime) -> None:
     plan = runtime.plan("act")
     theta = runtime.zeros(policy.layout.size, np.float32, "theta")
     state, action = runtime.zeros((5, 32), np.float32, "state"), runtime.zeros(5, np.int32, "action")
-    with pytest.raises(PolicyError, match="at most the policy's"):  # noqa: SIM117
+    with pytest.raises(PolicyError, match="at most the policy's"):
         with plan.child("act", reads=policy.reads(theta, state), writes=policy.writes(action)) as child:
             policy.record_act(child, theta, state, action)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch, Replay, Staging
+
 from .oracle import ABSENT, RingOracle, Transition
 
 
@@ -99,7 +100,9 @@ class Filler:
             fresh = random.normal(size=after.shape).astype(np.float32)
             self.now = np.where(ended[:, None] > 0, fresh, after)
         replay.insert_batch(self.staging, action, reward, terminated, truncated, **states)
-        self.oracle.insert([Transition(before[i], after[i], int(action[i]), float(reward[i]), int(ended[i])) for i in range(e)])
+        self.oracle.insert(
+            [Transition(before[i], after[i], int(action[i]), float(reward[i]), int(ended[i])) for i in range(e)]
+        )
 
 
 def drawable(replay: Replay) -> npt.NDArray[np.int64]:
@@ -121,4 +124,14 @@ def check_sums(replay: Replay) -> None:
         assert not upper[len(expected) :].any()
 
 
-__all__ = ["ABSENT", "Filler", "check_sums", "drawable", "filled", "poisoned_batch", "sample", "set_priorities", "step_block"]
+__all__ = [
+    "ABSENT",
+    "Filler",
+    "check_sums",
+    "drawable",
+    "filled",
+    "poisoned_batch",
+    "sample",
+    "set_priorities",
+    "step_block",
+]

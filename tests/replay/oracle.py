@@ -34,7 +34,9 @@ def stratified(seed: int, step: int, consumer: int, batch: int) -> npt.NDArray[n
     return (np.arange(batch) + xi) / batch
 
 
-def draw(priority: npt.NDArray[np.float32], u: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def draw(
+    priority: npt.NDArray[np.float32], u: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Smallest row whose prefix sum exceeds u * total, and how far u is from the nearest prefix, as a share of the total."""
     prefix = np.cumsum(priority.astype(np.longdouble))
     target = u.astype(np.longdouble) * prefix[-1]
@@ -107,6 +109,8 @@ class RingOracle:
                 continue
             ret = sum(gamma**j * scale * float(np.float32(x.reward)) for j, x in enumerate(window))
             discount = 0.0 if window[-1].ended & TERMINATED else gamma ** len(window)
-            following = (window[-1].next_state if window[-1].ended or self.explicit_next else self.history[last + 1][e].state)
+            following = (
+                window[-1].next_state if window[-1].ended or self.explicit_next else self.history[last + 1][e].state
+            )
             result[number % self.capacity] = (window[0].state, window[0].action, ret, discount, following)
         return result

@@ -8,6 +8,7 @@ import pytest
 
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.replay import Batch, Replay
+
 from .harness import check_sums, filled, sample, step_block
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.replay import Batch, Replay, ReplayError
+
 from .harness import Filler, check_sums, drawable, filled, poisoned_batch, sample, step_block
 
 
@@ -52,7 +53,8 @@ def test_wrong_rows_are_refused_and_nothing_is_inserted(runtime: Runtime) -> Non
     right: dict[str, Any] = {"action": [0, 1, 2], "reward": [0.0, 1.0, 2.0], "terminated": [False] * 3,
                              "truncated": [False] * 3, "state": np.zeros((3, 2)), "next_state": np.zeros((3, 2))}  # fmt: skip
     wrong = [
-        ({"action": [0, 1]}, "action has shape"), ({"action": [0.0, 1.0, 2.0]}, "integers"), ({"action": [2**31, 0, 0]}, "32 bits"),
+        ({"action": [0, 1]}, "action has shape"), ({"action": [0.0, 1.0, 2.0]}, "integers"),
+        ({"action": [2**31, 0, 0]}, "32 bits"), ({"terminated": [0, 0, 0]}, "terminated is int"),
         ({"reward": [0.0, np.nan, 0.0]}, "not finite"), ({"reward": [1e39, 0.0, 0.0]}, "not finite"),
         ({"state": np.zeros((3, 3))}, "state has shape"), ({"next_state": np.full((3, 2), np.inf)}, "not finite"),
         ({"feature_row": [0, 0, 0]}, "feature_row"), ({"reward": ["a", "b", "c"]}, "numbers"),

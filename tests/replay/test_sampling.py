@@ -8,6 +8,7 @@ import pytest
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Replay
+
 from .harness import check_sums, filled, poisoned_batch, sample, set_priorities, step_block
 from .oracle import draw, philox4x32, stratified
 
@@ -22,7 +23,15 @@ def test_philox_reference_gives_the_published_vectors() -> None:
 
 @pytest.mark.parametrize(
     ("capacity", "rows", "batch"),
-    [(256, 256, 64), (256, 255, 1), (257, 257, 33), (1000, 999, 7), (65536, 4000, 64), (65537, 65530, 513), (200_000, 120_000, 1024)],
+    [
+        (256, 256, 64),
+        (256, 255, 1),
+        (257, 257, 33),
+        (1000, 999, 7),
+        (65536, 4000, 64),
+        (65537, 65530, 513),
+        (200_000, 120_000, 1024),
+    ],
 )
 def test_rows_match_prefix_sums(runtime: Runtime, capacity: int, rows: int, batch: int) -> None:
     replay = filled(runtime, capacity, rows)
@@ -88,7 +97,9 @@ def test_frequencies_follow_the_priorities(runtime: Runtime) -> None:
         counts += np.bincount(got["index"], minlength=rows)
     expected = batch * draws * values.astype(np.float64) / values.astype(np.float64).sum()
     chi2 = float(((counts - expected) ** 2 / expected).sum())
-    k = rows - 1  # Wilson & Hilferty 1931: the 99.9 % quantile; strata can only make chi2 smaller than for independent draws
+    k = (
+        rows - 1
+    )  # Wilson & Hilferty 1931: the 99.9 % quantile; strata can only make chi2 smaller than for independent draws
     assert chi2 < k * (1 - 2 / (9 * k) + 3.09 * (2 / (9 * k)) ** 0.5) ** 3
     assert chi2 > 0
 

@@ -7,6 +7,7 @@ import pytest
 
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.replay import Batch, Replay
+
 from .harness import Filler, check_sums, drawable, poisoned_batch, sample, step_block
 from .oracle import ABSENT
 
@@ -97,7 +98,9 @@ def test_an_absent_environment_leaves_a_row_that_is_never_drawn(runtime: Runtime
         replay.record_insert(child, filler.staging)  # type: ignore[arg-type]
         replay.note_inserted(filler.staging)
         rows = filler.oracle.history[-1]
-        filler.oracle.insert([type(x)(x.state, x.next_state, x.action, x.reward, int(ended[e])) for e, x in enumerate(rows)])
+        filler.oracle.insert(
+            [type(x)(x.state, x.next_state, x.action, x.reward, int(ended[e])) for e, x in enumerate(rows)]
+        )
     np.testing.assert_array_equal(drawable(replay), sorted(filler.oracle.expected(0.9, 1.0)))
 
 

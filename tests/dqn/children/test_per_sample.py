@@ -45,7 +45,9 @@ def test_the_step_decides_what_is_drawn(runtime: Runtime) -> None:
         step.copy_from(step_block(runtime, rng_step=rng_step, gamma=gamma).to_numpy())
         graph.launch()
         got = batch.index.to_numpy()
-        np.testing.assert_array_equal(got, sample(replay, Batch.allocate(runtime, 64, 2), step_block(runtime, rng_step=rng_step))["index"])
+        np.testing.assert_array_equal(
+            got, sample(replay, Batch.allocate(runtime, 64, 2), step_block(runtime, rng_step=rng_step))["index"]
+        )
         assert got.max() >= 4 * 30 * rng_step
         np.testing.assert_allclose(batch.discount.to_numpy(), gamma**2)
     graph.close()
@@ -58,6 +60,6 @@ def test_what_is_not_declared_is_refused(runtime: Runtime) -> None:
     for left_out in (step, batch.ret, batch.next_state):
         plan = runtime.plan("step")
         writes = [b for b in per_sample.writes(inputs, batch) if b is not left_out]
-        with pytest.raises(DeclarationError, match=left_out.label):  # noqa: SIM117
+        with pytest.raises(DeclarationError, match=left_out.label):
             with plan.child("per_sample", per_sample.reads(inputs), writes) as child:
                 per_sample.record(child, inputs, batch)
