@@ -8,16 +8,23 @@ apart (`check_greedy` with its margin; sampling in tests/replay).
 from __future__ import annotations
 
 import math
+import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiling is most of the time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import optax
-import rlax
+
+with warnings.catch_warnings():  # its dependencies use names that JAX deprecated
+    warnings.simplefilter("ignore")
+    import rlax
 
 jax.config.update("jax_enable_x64", True)
 
@@ -87,11 +94,12 @@ def gather(rows: Transitions, index: Sequence[int], n_step: int, gamma: float, s
                  np.array(out["discount"]), weight)  # fmt: skip
 
 
-def forward(params: Tensors, x: Any, settings: Settings) -> list[Any]:
-    """Logits per branch, (B, n_b, N): linear + ReLU trunk, dueling heads."""
+def forward(params: Tensors, x: Any, settings: Settings, xp: Any = jnp) -> list[Any]:
+    """Logits per branch, (B, n_b, N): linear + ReLU trunk, dueling heads. `xp` is JAX's NumPy or NumPy."""
     layers = sorted({name.rsplit(".", 1)[0] for name in params if name.startswith("trunk")}, key=lambda s: int(s[6:]))
     for layer in layers:
-        x = jax.nn.relu(x @ params[f"{layer}.weight"] + params[f"{layer}.bias"])
+        x = x @ params[f"{layer}.weight"] + params[f"{layer}.bias"]
+        x = xp.where(x > 0.0, x, 0.0)
     value = (x @ params["value.weight"] + params["value.bias"])[:, None, :]
     out = []
     for b, n in enumerate(settings.branches):
@@ -147,34 +155,38 @@ class Result:
 def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDArray[np.int32],
          settings: Settings) -> Result:  # fmt: skip
     """Loss, |delta| and the gradient by the online parameters."""
-    params, target_params = (jax.tree.map(jnp.asarray, _f64(t)) for t in (params, target_params))
+    params, target_params = _f64(params), _f64(target_params)
     taken = choices(batch.action, settings.branches)
     z = settings.z
-    p_next = jax.nn.softmax(taken_logits(target_params, batch.next_state, a_star, settings), axis=-1)
-    target = project(p_next, jnp.asarray(batch.ret), jnp.asarray(batch.discount), z)
+    limits = (0.7 * settings.budget, settings.budget)
 
-    logits = taken_logits(params, batch.state, taken, settings)
-    d_ce = jax.grad(lambda x: parts(x, target, batch.weight, settings)[0])(logits)
-    d_mse = jax.grad(lambda x: parts(x, target, batch.weight, settings)[1])(logits)
-    scales = (1.0, 1.0)
-    if settings.budget > 0.0:
-        norms = (float(jnp.linalg.norm(d_ce)), float(jnp.linalg.norm(d_mse)))
-        limits = (0.7 * settings.budget, settings.budget)
-        scales = tuple(min(1.0, limit / norm) if norm > 0 else 1.0 for limit, norm in zip(limits, norms, strict=True))
+    @jax.jit  # one compilation a shape, instead of one an operation
+    def everything(params: Tensors, target_params: Tensors, state: Any, next_state: Any, ret: Any, discount: Any,
+                   weight: Any) -> dict[str, Any]:  # fmt: skip
+        p_next = jax.nn.softmax(taken_logits(target_params, next_state, a_star, settings), axis=-1)
+        target = jax.lax.stop_gradient(project(p_next, ret, discount, z))
+        logits = taken_logits(params, state, taken, settings)
+        norms = [jnp.linalg.norm(jax.grad(lambda x, i=i: parts(x, target, weight, settings)[i])(logits)) for i in (0, 1)]
+        scales = [jnp.where(norm > limit, limit / norm, 1.0) if settings.budget > 0.0 else jnp.ones(())
+                  for limit, norm in zip(limits, norms, strict=True)]  # fmt: skip
 
-    def total(p: Tensors) -> Any:
-        ce, mse = parts(taken_logits(p, batch.state, taken, settings), target, batch.weight, settings)
-        return scales[0] * ce + scales[1] * mse
+        def total(p: Tensors) -> Any:
+            ce, mse = parts(taken_logits(p, state, taken, settings), target, weight, settings)
+            return scales[0] * ce + scales[1] * mse
 
-    gradient = {k: np.asarray(v) for k, v in jax.grad(total)(params).items()}
-    p = np.asarray(jax.nn.softmax(logits, axis=-1))
-    q, y = (p * z).sum(-1), (np.asarray(target) * z).sum(-1)
-    smooth = (1.0 - settings.smoothing) * np.asarray(target) + settings.smoothing / settings.atoms
-    ce = -(smooth * np.asarray(jax.nn.log_softmax(logits, axis=-1))).sum(-1)
-    size = _terms(p, smooth, q, y, batch.weight, scales, settings)
-    blended = parts(logits, target, batch.weight, settings)
-    return Result(float(blended[0] + blended[1]), float(ce.mean()), float(((q - y) ** 2).mean()), np.abs(q - y).mean(-1),
-                  np.asarray(target), q, scales, gradient, _magnitude(params, batch.state, taken, size, settings))  # fmt: skip
+        return {"target": target, "p": jax.nn.softmax(logits, axis=-1), "log_p": jax.nn.log_softmax(logits, axis=-1),
+                "scales": scales, "loss": sum(parts(logits, target, weight, settings)),
+                "gradient": jax.grad(total)(params)}  # fmt: skip
+
+    out = jax.tree.map(np.asarray, everything(params, target_params, batch.state, batch.next_state, batch.ret,
+                                              batch.discount, batch.weight))  # fmt: skip
+    scales = (float(out["scales"][0]), float(out["scales"][1]))
+    q, y = (out["p"] * z).sum(-1), (out["target"] * z).sum(-1)
+    smooth = (1.0 - settings.smoothing) * out["target"] + settings.smoothing / settings.atoms
+    size = _terms(out["p"], smooth, q, y, batch.weight, scales, settings)
+    return Result(float(out["loss"]), float(-(smooth * out["log_p"]).sum(-1).mean()), float(((q - y) ** 2).mean()),
+                  np.abs(q - y).mean(-1), out["target"], q, scales, out["gradient"],
+                  _magnitude(params, batch.state, taken, size, settings))  # fmt: skip
 
 
 def _terms(p: F64, smooth: F64, q: F64, y: F64, weight: F64, scales: tuple[float, float], s: Settings) -> F64:
@@ -213,8 +225,9 @@ def check_greedy(params: Tensors, next_state: F64, a_star: npt.NDArray[np.int32]
     """Asserts that a* maximizes the expected return of the online network at s', to within float32 of the support, and that
     among equals it is the first; returns the smallest gap between best and second best."""
     gap = math.inf
-    for b, logits in enumerate(forward(jax.tree.map(jnp.asarray, _f64(params)), jnp.asarray(next_state), settings)):
-        q = np.asarray((jax.nn.softmax(logits, axis=-1) * settings.z).sum(-1))
+    for b, branch in enumerate(forward(_f64(params), next_state, settings, np)):
+        p = np.exp(branch - branch.max(-1, keepdims=True))
+        q = (p * settings.z).sum(-1) / p.sum(-1)
         best = q.max(-1)
         margin = 2e-6 * np.abs(settings.z).max()
         chosen = q[np.arange(len(q)), a_star[:, b]]
@@ -240,7 +253,7 @@ def adamw(theta: F64, gradient: F64, m: F64, v: F64, t: int, *, lr: float, beta1
         return tuple(map(with_moments, node)) if type(node) is tuple else node
 
     state = with_moments(state)
-    updates, state = chain.update(split(gradient), state, split(theta))
+    updates, state = jax.jit(chain.update)(split(gradient), state, split(theta))
     new = optax.apply_updates(split(theta), updates)
     adam = next(n for n in jax.tree.leaves(state, is_leaf=lambda n: isinstance(n, optax.ScaleByAdamState))
                 if isinstance(n, optax.ScaleByAdamState))  # fmt: skip
