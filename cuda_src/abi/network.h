@@ -1,7 +1,8 @@
 /* Linear layers: forward with a fused bias and ReLU, and everything the backward pass needs of one layer in one launch.
- * Weights are [Kp][Np], input-major; K of the Kp rows are real, the rest and all pads hold zeros. Kp, Np: multiples of 16. */
+ * Weights are [Kp][Np], input-major; K of the Kp rows are real, the rest and all pads hold zeros. Kp, Np: multiples of
+ * 16. */
 
-/* Largest region of outputs that one block owns; a launch may choose smaller ones, multiples of 4 by multiples of 16. */
+/* Largest region of outputs that one block owns; a launch may choose a smaller one, a multiple of 4 by one of 16. */
 #define LINEAR_MAX_ROWS 32
 #define LINEAR_MAX_COLS 64
 #define LINEAR_MAX_DX 256

@@ -71,9 +71,7 @@ FX_DEVICE lanes sqrt(lanes a) {
     return r;
 }
 FX_DEVICE lanes relu(lanes a) { return a < 0.0f ? splat(0.0f) : a; }  // as on the GPU: NaN stays
-FX_DEVICE float sum(lanes a) {
-    return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
-}
+FX_DEVICE float sum(lanes a) { return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7])); }
 FX_DEVICE double sum_of_squares(lanes a) {
     double p[4];
     for (int i = 0; i < 4; ++i) p[i] = (double)a[i] * (double)a[i] + (double)a[i + 4] * (double)a[i + 4];

@@ -1,12 +1,14 @@
 // linear_backward: one launch computes all that a layer's dY is needed for: dW = X^T dY and db, with the sum of squares
 // for the global norm, and dX = (dY W^T) where X > 0, the gradient before the ReLU of the layer below.
 //
-// Launch: grid (splits*dw_blocks + dx_blocks); block: block_rows/2 * block_cols/4 threads at least, a multiple of 32.
+// Launch: grid (splits*dw_blocks + dx_blocks); block: 128 threads and block_rows/2 * block_cols/4 at least, a multiple
+// of 32 (a thread on the GPU has one tile of dW, or one part of a tile of dX).
 //   dw_blocks = (ceil(Kp/block_rows) + 1) * ceil(Np/block_cols): the last row of blocks makes db
 //   dx_blocks = ceil(R/dx_rows) * Kp/dx_cols, or 0 without dx
-// Order of additions: dW and db over the rows of a split, ascending. dX by named partial sums (dots() in tile.h): the lanes
-// of a part as a tree, then parts ascending; the number of parts is 1 on the host, DOT_THREADS by the tiles of a region on the GPU. Squares in f64, so
-// that a finite norm does not overflow and a non-finite one is never lost; tiles by a fixed tree.
+// Order of additions: dW and db over the rows of a split, ascending. dX by named partial sums (dots() in tile.h): the
+// lanes of a part as a tree, then parts ascending; a tile has one part on the host, and on the GPU as many as make a
+// region's tiles DOT_THREADS. Squares in f64, so that a finite norm does not overflow and a non-finite one is never
+// lost; tiles by a fixed tree.
 #include "lib/kernel.h"
 #include "lib/reduce.h"
 
@@ -42,8 +44,8 @@ FX_DEVICE double store_tile(const fx::tile<ROWS> &acc, float *out, int ld) {
     return squares;
 }
 
-// What a weight block owns: `rows` rows of dW from k (none: the bias instead), `cols` columns from c, over the batch rows
-// [begin, begin+n).
+// What a weight block owns: `rows` rows of dW from k (none: the bias instead), `cols` columns from c, over the batch
+// rows [begin, begin+n).
 struct weight_region {
     int k, c, rows, cols, begin, n, col_tiles, tiles;
     float *dw, *db;
@@ -95,7 +97,8 @@ struct input_region {
             for (int c = 0; c < DOT_COLS; ++c) acc[i][c] = splat(0.0f);
         }
         const float *dy = a.dy + (size_t)r * a.Np, *w = a.w + (size_t)k * a.Np;
-        block_dots<ROWS, DOT_COLS>(acc, p, parts, a.Np, dy, w, a.Np, s, a.dx_rows, rows - 1, a.dx_cols, row, col, row < rows);
+        block_dots<ROWS, DOT_COLS>(acc, p, parts, a.Np, dy, w, a.Np, s, a.dx_rows, rows - 1, a.dx_cols, row, col,
+                                   row < rows);
         if (row >= rows) return;
         float *out = sums + p * stride + row * a.dx_cols + col;
         FX_UNROLL

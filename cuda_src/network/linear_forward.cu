@@ -39,7 +39,8 @@ struct forward_region {
             FX_UNROLL
             for (int i = 0; i < ROWS; ++i) acc[i][j] = b;
         }
-        block_product<ROWS>(acc, n, along_rows{x, a.Kp}, w, a.Np, s, a.block_rows, rows - 1, cols, row, column, row < rows);
+        block_product<ROWS>(acc, n, along_rows{x, a.Kp}, w, a.Np, s, a.block_rows, rows - 1, cols, row, column,
+                            row < rows);
         FX_UNROLL
         for (int i = 0; i < ROWS; ++i) {
             if (row + i >= rows) break;

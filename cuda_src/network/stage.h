@@ -1,6 +1,6 @@
-// A block's products. On the GPU its operands are staged through shared memory, STAGE_STEPS of the summed index at a time:
-// all loads of a stage are in flight at once (cp.async), so a network of 64 units pays one trip to L2, not ten. The host
-// reads them in place.
+// A block's products. On the GPU their operands are staged through shared memory, STAGE_STEPS of the summed index at a
+// time: all loads of a stage are in flight at once (cp.async), so a network of 64 units pays one trip to L2, not ten.
+// The host reads them in place.
 #pragma once
 #include "network/tile.h"
 
@@ -17,7 +17,8 @@ struct stage {
 };
 
 FX_DEVICE void copy_async(float *shared, const float *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(global));
 }
 FX_DEVICE void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -45,7 +46,7 @@ FX_DEVICE ones stage_left(const ones &a, float *, int, int, int, int) { return a
 // beyond `last` repeat it; `works` is false for threads without a tile.
 template <int ROWS, class A>
 FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows, int last,
-                             int cols, int row, int column, bool works) {
+                          int cols, int row, int column, bool works) {
     for (int t = 0; t < n; t += STAGE_STEPS) {
         int steps = min(STAGE_STEPS, n - t);
         if (t > 0) __syncthreads();
@@ -71,7 +72,7 @@ struct dot_stage {
 // dots() of the tile at (row, column) of the block's region of rows x cols results; every thread calls it.
 template <int ROWS, int COLS>
 FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, const float *w, int ld,
-                          dot_stage &s, int rows, int last, int cols, int row, int column, bool works) {
+                       dot_stage &s, int rows, int last, int cols, int row, int column, bool works) {
     int stride = parts * LANES, most = (int)(sizeof(s.rows) / sizeof(float)) / (rows + cols) / stride * stride;
     for (int q = 0; q < n; q += most) {
         int width = min(most, n - q);
@@ -92,13 +93,13 @@ struct dot_stage {};
 
 template <int ROWS, int COLS>
 FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, const float *w, int ld,
-                          dot_stage &, int, int, int, int row, int column, bool works) {
+                       dot_stage &, int, int, int, int row, int column, bool works) {
     if (works) dots(acc, part, parts, n, x + (size_t)row * ld, ld, w + (size_t)column * ld, ld);
 }
 
 template <int ROWS, class A>
-FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &, int, int, int, int row,
-                             int column, bool works) {
+FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &, int, int, int,
+                          int row, int column, bool works) {
     if (works) product<ROWS>(acc, n, a.row(row), b + column, ldb);
 }
 

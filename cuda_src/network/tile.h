@@ -6,7 +6,7 @@
 //   GPU   2 rows x 4 columns a thread: a product of 64 x 64 outputs must spread over many threads, since latency is all
 //         it costs. Operands of the block's region pass through shared memory (stage.h): read straight from L2, the
 //         compiler keeps only six loads in flight to save registers.
-//   host  4 rows x 16 columns, operands read in place: 8 accumulators in AVX registers cover the multiply-add's latency.
+//   host  4 rows x 16 columns, operands read in place: 8 accumulators in AVX registers cover a multiply-add's latency.
 #pragma once
 #include "lib/lanes.h"
 
@@ -110,10 +110,11 @@ FX_DEVICE void product(tile<ROWS> &acc, int n, const A &a, const float *b, int l
         for (; t < n; ++t) product_steps<1, ROWS>(acc, t, a, b, ldb);
 }
 
-// acc[i][k] += part `part` of `parts` of the dot product of row i of x with row k of w, both n long (a multiple of LANES):
-// lane l adds the elements (part + parts*j)*LANES + l in ascending j.
+// acc[i][k] += part `part` of `parts` of the dot product of row i of x with row k of w, both n long (a multiple of
+// LANES): lane l adds the elements (part + parts*j)*LANES + l in ascending j.
 template <int ROWS, int COLS>
-FX_DEVICE void dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, int ldx, const float *w, int ldw) {
+FX_DEVICE void dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, int ldx, const float *w,
+                 int ldw) {
     for (int q = part * LANES; q < n; q += parts * LANES) {
         lanes xv[ROWS], wv[COLS];
         FX_UNROLL

@@ -1,13 +1,15 @@
-// adam_update: AdamW (Kingma & Ba 2015; decoupled weight decay, Loshchilov & Hutter 2019) with the clip of the global norm
-// before it and the Polyak target after it, in one pass over the flat buffers: 16-byte accesses, 9 of them per 4 parameters.
+// adam_update: AdamW (Kingma & Ba 2015; decoupled weight decay, Loshchilov & Hutter 2019) with the clip of the global
+// norm before it and the Polyak target after it, in one pass over the flat buffers: nine 16-byte accesses for four
+// parameters.
 //
-//   c = min(1, max_grad_norm / |g|)          m = b1 f m + (1 - b1) c g        f: restart momentum factor, 1 between restarts
-//   v = b2 v + (1 - b2) (c g)^2              u = (m / bias1) / (sqrt(v / bias2) + eps) + wd theta   (wd: weights only)
+//   c = min(1, max_grad_norm / |g|)          m = b1 f m + (1 - b1) c g      f: restart momentum factor, else 1
+//   v = b2 v + (1 - b2) (c g)^2              u = (m / bias1) / (sqrt(v / bias2) + eps) + wd theta      wd: weights only
 //   theta -= lr u                            target += tau (theta - target)
 //
 // The order is that of optax.chain(clip_by_global_norm, adamw): eps outside the root, decay inside the learning rate.
 // Every block adds the squares again (a few hundred f64 from L2) rather than wait for one more dependent launch.
-// A norm that is not finite changes no parameter, moment or target: the step is skipped, counted, and raised as a fault.
+// A norm that is not finite changes no parameter, moment or target: the step is skipped, counted, and raised as a
+// fault.
 //
 // Launch: grid (ceil(n / per_block)), any block.
 #include "lib/kernel.h"
@@ -26,13 +28,12 @@ FX_KERNEL_ANYBLOCK(adam_update) {
     float norm = (float)::sqrt(block_sum_f64(a.parts, [&](int i) { return part[i]; }));
     bool usable = finite(norm);
     float clip = norm > s.max_grad_norm ? s.max_grad_norm / norm : 1.0f;
-    if (blockIdx.x == 0) FX_FOR(i, 1) {
-            a.stats->grad_norm = norm;
-            a.stats->clip = usable ? clip : 0.0f;
-            if (usable) continue;
-            a.stats->skipped += 1;
-            if (a.guard) guard_raise(a.guard, GUARD_ADAM_GRAD, CHECK_NON_FINITE, 0, norm);
-        }
+    FX_FOR(i, blockIdx.x == 0 ? 1 : 0) {
+        a.stats->grad_norm = norm;
+        a.stats->clip = usable ? clip : 0.0f;
+        if (!usable) a.stats->skipped += 1;
+        if (!usable && a.guard) guard_raise(a.guard, GUARD_ADAM_GRAD, CHECK_NON_FINITE, 0, norm);
+    }
     if (!usable) return;
 
     int64_t begin = (int64_t)blockIdx.x * a.per_block;

@@ -1,5 +1,5 @@
-// grad_reduce: adds the partial gradients of the batch's splits, in ascending order, and takes the squares for the global
-// norm on the way. Runs only when the batch is split; otherwise linear_backward writes gradient and squares itself.
+// grad_reduce: adds the partial gradients of the batch's splits, in ascending order, and takes the squares for the
+// global norm on the way. Runs only when the batch is split; else linear_backward writes gradient and squares itself.
 //
 // Launch: grid (blocks), any block; a block owns per_block adjacent elements. Squares are added in f64, fixed tree.
 #include "lib/kernel.h"

@@ -1,8 +1,8 @@
 """Where each parameter of the network stands in the flat f32 buffer, and how it starts.
 
-The network is a trunk of linear + ReLU layers and one head product that gives, per row, (1 + sum n_b) * atoms logits: the
-value head's atoms first, then the advantages of branch 0, action by action, then branch 1 and so on (dueling, Wang 2016;
-branches, Tavakoli 2018). Gradient, moments and target share the layout.
+The network is a trunk of linear + ReLU layers and one head product that gives, per row, (1 + sum n_b) * atoms logits:
+the value head's atoms first, then the advantages of branch 0, action by action, then branch 1 and so on (dueling, Wang
+2016; branches, Tavakoli 2018). Gradient, moments and target share the layout.
 
 Order: all weights, input side first, then all biases. So the weights that decay are the first `n_decay` floats, and one
 comparison in the optimizer replaces a table. Every segment is a multiple of 16 floats long, without gaps between.
@@ -121,8 +121,12 @@ class NetworkLayout:
     atoms: int
 
     def __post_init__(self) -> None:
-        for name, sizes in (("state_dim", (self.state_dim,)), ("hidden", self.hidden), ("branches", self.branches),
-                            ("atoms", (self.atoms,))):  # fmt: skip
+        for name, sizes in (
+            ("state_dim", (self.state_dim,)),
+            ("hidden", self.hidden),
+            ("branches", self.branches),
+            ("atoms", (self.atoms,)),
+        ):
             if not sizes or min(sizes) < 1:
                 raise LayoutError(f"{name} = {getattr(self, name)}: give at least one size, each of at least 1")
 
@@ -157,11 +161,13 @@ class NetworkLayout:
                 tuple(Part(f"{part}.{what}", kind, column, width) for part, kind, column, width in parts)
                 for what in ("weight", "bias")
             )
-            layers.append(Layer(
-                Segment(f"{name}.weight", weight_at, (k, n), (kp, padded(n)), weight, decayed=True),
-                Segment(f"{name}.bias", bias_at, (n,), (padded(n),), bias, decayed=False),
-                relu=not is_head,
-            ))  # fmt: skip
+            layers.append(
+                Layer(
+                    Segment(f"{name}.weight", weight_at, (k, n), (kp, padded(n)), weight, decayed=True),
+                    Segment(f"{name}.bias", bias_at, (n,), (padded(n),), bias, decayed=False),
+                    relu=not is_head,
+                )
+            )
             weight_at += kp * padded(n)
             bias_at += padded(n)
         return tuple(layers)
@@ -242,8 +248,8 @@ class NetworkLayout:
     def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
         """Initial tensors: PyTorch's default for `Linear`, U(-1/sqrt(in), 1/sqrt(in)) for weights and biases.
 
-        Drawn on the host by NumPy's Philox keyed with ``seed``, in f64, layer by layer, weight before bias, head by head,
-        then rounded to f32: the same seed gives the same network on every device.
+        Drawn on the host by NumPy's Philox keyed with ``seed``, in f64, layer by layer, weight before bias, head by
+        head, then rounded to f32: the same seed gives the same network on every device.
         """
         random = np.random.Generator(np.random.Philox(key=seed))
         tensors = {}

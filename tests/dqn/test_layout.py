@@ -7,7 +7,11 @@ import pytest
 
 from foxhunt_rt.dqn.layout import LayoutError, NetworkLayout, padded
 
-LAYOUTS = [NetworkLayout(48, (64, 64), (5, 3, 3, 3), 51), NetworkLayout(7, (5,), (3,), 11), NetworkLayout(33, (17, 40, 9), (2, 4), 13)]
+LAYOUTS = [
+    NetworkLayout(48, (64, 64), (5, 3, 3, 3), 51),
+    NetworkLayout(7, (5,), (3,), 11),
+    NetworkLayout(33, (17, 40, 9), (2, 4), 13),
+]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -29,9 +33,13 @@ def test_benchmark_network_has_its_documented_sizes() -> None:
     assert [layer.relu for layer in layout.layers] == [True, True, False]
     assert layout.parameters == 48 * 64 + 64 + 64 * 64 + 64 + 64 * 765 + 765
     kinds = [(part.name, part.kind, part.column, part.width) for part in layout.layers[-1].weight.parts]
-    assert kinds == [("value.weight", "value", 0, 51), ("branch.0.weight", "branch", 51, 255),
-                     ("branch.1.weight", "branch", 306, 153), ("branch.2.weight", "branch", 459, 153),
-                     ("branch.3.weight", "branch", 612, 153)]  # fmt: skip
+    assert kinds == [
+        ("value.weight", "value", 0, 51),
+        ("branch.0.weight", "branch", 51, 255),
+        ("branch.1.weight", "branch", 306, 153),
+        ("branch.2.weight", "branch", 459, 153),
+        ("branch.3.weight", "branch", 612, 153),
+    ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -74,7 +82,9 @@ def test_pack_refuses_what_does_not_fit() -> None:
         layout.unpack(np.zeros(3, np.float32))
 
 
-@pytest.mark.parametrize("sizes", [(0, (4,), (2,), 3), (4, (), (2,), 3), (4, (0,), (2,), 3), (4, (4,), (), 3), (4, (4,), (2,), 0)])
+@pytest.mark.parametrize(
+    "sizes", [(0, (4,), (2,), 3), (4, (), (2,), 3), (4, (0,), (2,), 3), (4, (4,), (), 3), (4, (4,), (2,), 0)]
+)
 def test_impossible_sizes_are_refused(sizes: tuple[int, tuple[int, ...], tuple[int, ...], int]) -> None:
     with pytest.raises(LayoutError, match="give at least one size"):
         NetworkLayout(*sizes)
@@ -86,7 +96,9 @@ def test_init_is_uniform_by_fan_in_and_repeatable() -> None:
     for name, value in tensors.items():
         bound = 1 / np.sqrt(48 if name.startswith("trunk.0") else 64)
         assert np.abs(value).max() <= bound
-        if value.size > 1000:  # standard error of the mean of n uniforms: bound / sqrt(3n); of the variance, about 0.9/sqrt(n)
+        if (
+            value.size > 1000
+        ):  # standard error of the mean of n uniforms: bound / sqrt(3n); of the variance, about 0.9/sqrt(n)
             assert abs(value.mean()) < 4 * bound / np.sqrt(3 * value.size)
             assert abs(value.var() / (bound**2 / 3) - 1) < 4 / np.sqrt(value.size)
     assert all(np.array_equal(tensors[name], value) for name, value in layout.init(7).items())

@@ -38,11 +38,13 @@ class AdamBuffers:
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout) -> AdamBuffers:
         """Allocates parameters, target, moments (all zero: see `load`) and statistics."""
-        theta, target, m, v = (rt.zeros(layout.size, np.float32, f"adam.{name}") for name in ("theta", "target", "m", "v"))
+        theta, target, m, v = (
+            rt.zeros(layout.size, np.float32, f"adam.{name}") for name in ("theta", "target", "m", "v")
+        )
         return cls(theta, target, m, v, rt.zeros(1, abi.dtype("optim_stats"), "adam.stats"))
 
     def load(self, flat: npt.NDArray[np.float32]) -> None:
-        """Parameters and target from a packed array (P,), moments and statistics zero. Synchronizes; illegal in a capture."""
+        """Parameters and target from a packed array (P,); all else zero. Synchronizes; not legal inside a capture."""
         self.theta.copy_from(flat)  # type: ignore[attr-defined]
         self.target.copy_from(flat)  # type: ignore[attr-defined]
         for buffer in (self.m, self.v, self.stats):
@@ -69,11 +71,26 @@ def private(inputs: AdamInputs) -> list[Buffer]:
 
 def record(child: Child, layout: NetworkLayout, inputs: AdamInputs, buffers: AdamBuffers) -> None:
     """One launch."""
-    child.launch("adam_update", grid=(-(-layout.size // per_block(layout)),), block=(_THREADS,), args=dict(
-        theta=buffers.theta, target=buffers.target, m=buffers.m, v=buffers.v, grad=inputs.grad,
-        norm_part=inputs.norm_part, step=inputs.step, stats=buffers.stats, guard=inputs.guard,
-        n=layout.size, n_decay=layout.n_decay, parts=inputs.norm_part.size, per_block=per_block(layout),
-    ))  # fmt: skip
+    child.launch(
+        "adam_update",
+        grid=(-(-layout.size // per_block(layout)),),
+        block=(_THREADS,),
+        args=dict(
+            theta=buffers.theta,
+            target=buffers.target,
+            m=buffers.m,
+            v=buffers.v,
+            grad=inputs.grad,
+            norm_part=inputs.norm_part,
+            step=inputs.step,
+            stats=buffers.stats,
+            guard=inputs.guard,
+            n=layout.size,
+            n_decay=layout.n_decay,
+            parts=inputs.norm_part.size,
+            per_block=per_block(layout),
+        ),
+    )
 
 
 def add(plan: StepPlan, layout: NetworkLayout, inputs: AdamInputs, buffers: AdamBuffers) -> None:

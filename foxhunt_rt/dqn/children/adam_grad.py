@@ -45,12 +45,14 @@ class AdamGradBuffers:
         n = splits(batch)
         parts = _reduce_blocks(layout) if n > 1 else sum(_weight_blocks(layer, n) for layer in layout.layers)
         return cls(
-            tuple(rt.zeros((batch, layer.n_padded), np.float32, f"adam_grad.dhidden.{i}")
-                  for i, layer in enumerate(layout.layers[:-1])),
+            tuple(
+                rt.zeros((batch, layer.n_padded), np.float32, f"adam_grad.dhidden.{i}")
+                for i, layer in enumerate(layout.layers[:-1])
+            ),
             rt.zeros(layout.size, np.float32, "adam_grad.grad"),
             rt.zeros((n, layout.size), np.float32, "adam_grad.partial") if n > 1 else None,
             rt.zeros(parts, np.float64, "adam_grad.norm_part"),
-        )  # fmt: skip
+        )
 
 
 def splits(batch: int) -> int:
@@ -76,14 +78,33 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
         layer = layout.layers[i]
         blocks = _weight_blocks(layer, n)
         squares = buffers.norm_part[part : part + blocks] if buffers.partial is None else None
-        _linear_backward(child, layer, inputs.theta, inputs.kept[i], gradients[i], gradients[i - 1] if i else None,
-                         buffers.grad if buffers.partial is None else buffers.partial, n, squares)  # fmt: skip
+        _linear_backward(
+            child,
+            layer,
+            inputs.theta,
+            inputs.kept[i],
+            gradients[i],
+            gradients[i - 1] if i else None,
+            buffers.grad if buffers.partial is None else buffers.partial,
+            n,
+            squares,
+        )
         part += blocks
     if buffers.partial is not None:
-        child.launch("grad_reduce", grid=(_reduce_blocks(layout),), block=(_REDUCE_THREADS,), args=dict(
-            part=buffers.partial, grad=buffers.grad, norm_part=buffers.norm_part, n=layout.size, splits=n,
-            blocks=_reduce_blocks(layout), per_block=per_block(layout),
-        ))  # fmt: skip
+        child.launch(
+            "grad_reduce",
+            grid=(_reduce_blocks(layout),),
+            block=(_REDUCE_THREADS,),
+            args=dict(
+                part=buffers.partial,
+                grad=buffers.grad,
+                norm_part=buffers.norm_part,
+                n=layout.size,
+                splits=n,
+                blocks=_reduce_blocks(layout),
+                per_block=per_block(layout),
+            ),
+        )
 
 
 def add(plan: StepPlan, layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffers) -> None:
@@ -92,8 +113,17 @@ def add(plan: StepPlan, layout: NetworkLayout, inputs: AdamGradInputs, buffers: 
         record(child, layout, inputs, buffers)
 
 
-def _linear_backward(child: Child, layer: Layer, theta: Buffer, x: Buffer, dy: Buffer, dx: Buffer | None, grad: Buffer,
-                     n_splits: int, squares: Buffer | None) -> None:  # fmt: skip
+def _linear_backward(
+    child: Child,
+    layer: Layer,
+    theta: Buffer,
+    x: Buffer,
+    dy: Buffer,
+    dx: Buffer | None,
+    grad: Buffer,
+    n_splits: int,
+    squares: Buffer | None,
+) -> None:
     rows, weight, bias = dy.shape[0], layer.weight, layer.bias
     flat = grad.view((grad.size,))
     height, width = _weight_region(layer, n_splits)
@@ -101,13 +131,31 @@ def _linear_backward(child: Child, layer: Layer, theta: Buffer, x: Buffer, dy: B
     # 4 x 8 spreads a small layer over every multiprocessor; 16 x 16 reads the operands of a large one a third as often.
     dx_rows, dx_cols = (4, 8) if rows * layer.k_padded <= 8192 else (16, 16)
     input_blocks = -(-rows // dx_rows) * (layer.k_padded // dx_cols) if dx is not None else 0
-    child.launch("linear_backward", grid=(n_splits * weight_blocks + input_blocks,), block=(max(128, threads(height, width)),),
-                 args=dict(
-        x=x, dy=dy, w=theta[weight.offset : weight.stop] if dx is not None else None,
-        dw=flat[weight.offset :], db=flat[bias.offset :], dx=dx, norm_part=squares,
-        split_stride=flat.size // n_splits, R=rows, K=layer.k, Kp=layer.k_padded, Np=layer.n_padded,
-        splits=n_splits, dw_blocks=weight_blocks, block_rows=height, block_cols=width, dx_rows=dx_rows, dx_cols=dx_cols,
-    ))  # fmt: skip
+    child.launch(
+        "linear_backward",
+        grid=(n_splits * weight_blocks + input_blocks,),
+        block=(max(128, threads(height, width)),),
+        args=dict(
+            x=x,
+            dy=dy,
+            w=theta[weight.offset : weight.stop] if dx is not None else None,
+            dw=flat[weight.offset :],
+            db=flat[bias.offset :],
+            dx=dx,
+            norm_part=squares,
+            split_stride=flat.size // n_splits,
+            R=rows,
+            K=layer.k,
+            Kp=layer.k_padded,
+            Np=layer.n_padded,
+            splits=n_splits,
+            dw_blocks=weight_blocks,
+            block_rows=height,
+            block_cols=width,
+            dx_rows=dx_rows,
+            dx_cols=dx_cols,
+        ),
+    )
 
 
 def _weight_region(layer: Layer, n_splits: int) -> tuple[int, int]:

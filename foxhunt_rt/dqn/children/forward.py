@@ -40,8 +40,10 @@ class ForwardBuffers:
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout, batch: int) -> ForwardBuffers:
         """Allocates the buffers for ``batch`` rows."""
-        hidden = tuple(rt.zeros((3, batch, layer.n_padded), np.float32, f"forward.hidden.{i}")
-                       for i, layer in enumerate(layout.layers[:-1]))  # fmt: skip
+        hidden = tuple(
+            rt.zeros((3, batch, layer.n_padded), np.float32, f"forward.hidden.{i}")
+            for i, layer in enumerate(layout.layers[:-1])
+        )
         return cls(hidden, rt.zeros((3, batch, layout.head_padded), np.float32, "forward.logits"))
 
     def kept(self, state: Buffer) -> list[Buffer]:
@@ -59,8 +61,10 @@ class ForwardWorkspace:
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout, rows: int, label: str) -> ForwardWorkspace:
         """Allocates the buffers for up to ``rows`` rows; ``label`` begins their labels."""
-        hidden = tuple(rt.zeros((rows, layer.n_padded), np.float32, f"{label}.hidden.{i}")
-                       for i, layer in enumerate(layout.layers[:-1]))  # fmt: skip
+        hidden = tuple(
+            rt.zeros((rows, layer.n_padded), np.float32, f"{label}.hidden.{i}")
+            for i, layer in enumerate(layout.layers[:-1])
+        )
         return cls(hidden, rt.zeros((rows, layout.head_padded), np.float32, f"{label}.logits"))
 
     def buffers(self) -> list[Buffer]:
@@ -91,8 +95,9 @@ def add(plan: StepPlan, layout: NetworkLayout, inputs: ForwardInputs, buffers: F
         record(child, layout, inputs, buffers)
 
 
-def record_forward(child: Child, layout: NetworkLayout, params: Buffer, x: Buffer, rows: int,
-                   workspace: ForwardWorkspace) -> None:  # fmt: skip
+def record_forward(
+    child: Child, layout: NetworkLayout, params: Buffer, x: Buffer, rows: int, workspace: ForwardWorkspace
+) -> None:
     """Records one pass of the network over the first ``rows`` rows of ``x``: acting, evaluation.
 
     Parameters
@@ -115,7 +120,7 @@ def record_forward(child: Child, layout: NetworkLayout, params: Buffer, x: Buffe
 
 
 def region(rows: int, columns: int, products: int, blocks: int) -> tuple[int, int]:
-    """The largest of `REGIONS` that still cuts ``products`` results of (rows, columns) into ``blocks`` blocks; else the smallest."""
+    """The largest of `REGIONS` that cuts ``products`` results of (rows, columns) into ``blocks``; else the last."""
     for height, width in REGIONS:
         if -(-rows // height) * -(-columns // width) * products >= blocks:
             return height, width
@@ -127,20 +132,36 @@ def threads(height: int, width: int) -> int:
     return height * width // 8
 
 
-def _linear(child: Child, layer: Layer, rows: int, x: list[Buffer], params: Buffer, target: Buffer | None,
-            y: Buffer) -> None:  # fmt: skip
+def _linear(
+    child: Child, layer: Layer, rows: int, x: list[Buffer], params: Buffer, target: Buffer | None, y: Buffer
+) -> None:
     weight, bias = layer.weight, layer.bias
     padded = [*x, None, None]
     height, width = region(rows, layer.n_padded, len(x), 128)  # an H200 has 132 multiprocessors
     grid = (-(-layer.n_padded // width), -(-rows // height), len(x))
-    child.launch("linear_forward", grid=grid, block=(threads(height, width),), args=dict(
-        x0=padded[0], x1=padded[1], x2=padded[2], y=y,
-        w=params[weight.offset : weight.stop], bias=params[bias.offset : bias.stop],
-        w_target=target[weight.offset : weight.stop] if target else None,
-        bias_target=target[bias.offset : bias.stop] if target else None,
-        passes=len(x), R=rows, K=layer.k, Kp=layer.k_padded, Np=layer.n_padded, relu=int(layer.relu),
-        block_rows=height, block_cols=width,
-    ))  # fmt: skip
+    child.launch(
+        "linear_forward",
+        grid=grid,
+        block=(threads(height, width),),
+        args=dict(
+            x0=padded[0],
+            x1=padded[1],
+            x2=padded[2],
+            y=y,
+            w=params[weight.offset : weight.stop],
+            bias=params[bias.offset : bias.stop],
+            w_target=target[weight.offset : weight.stop] if target else None,
+            bias_target=target[bias.offset : bias.stop] if target else None,
+            passes=len(x),
+            R=rows,
+            K=layer.k,
+            Kp=layer.k_padded,
+            Np=layer.n_padded,
+            relu=int(layer.relu),
+            block_rows=height,
+            block_cols=width,
+        ),
+    )
 
 
 def _pass(buffer: Buffer, index: int) -> Buffer:
@@ -149,5 +170,18 @@ def _pass(buffer: Buffer, index: int) -> Buffer:
     return view
 
 
-__all__ = ["ONLINE", "ONLINE_NEXT", "TARGET_NEXT", "ForwardBuffers", "ForwardInputs", "ForwardWorkspace", "add", "reads",
-           "record", "record_forward", "region", "threads", "writes"]  # fmt: skip
+__all__ = [
+    "ONLINE",
+    "ONLINE_NEXT",
+    "TARGET_NEXT",
+    "ForwardBuffers",
+    "ForwardInputs",
+    "ForwardWorkspace",
+    "add",
+    "reads",
+    "record",
+    "record_forward",
+    "region",
+    "threads",
+    "writes",
+]

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from foxhunt_rt.dqn.layout import NetworkLayout
 
+Shape = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
 Tensors = Mapping[str, npt.NDArray[np.floating]]
 F64 = npt.NDArray[np.float64]
 
-# (state_dim, hidden, branches, atoms, batch): multiples of nothing, batch 1, one layer, three layers, tails of every tile,
-# the configuration of the benchmarks, batches that adam_grad splits.
-SHAPES = [
+# (state_dim, hidden, branches, atoms, batch): multiples of nothing, batch 1, one layer, three layers, tails of every
+# tile, the configuration of the benchmarks, batches that adam_grad splits.
+SHAPES: list[Shape] = [
     (7, (5,), (3,), 11, 1),
     (1, (1,), (1,), 2, 2),
     (31, (65,), (5,), 21, 5),
@@ -46,8 +47,14 @@ class Case:
         layout = NetworkLayout(state_dim, hidden, branches, atoms)
         random = np.random.default_rng([state_dim, *hidden, batch])
         shape = (batch, state_dim)
-        return cls(layout, batch, layout.init(1), layout.init(2), random.standard_normal(shape, dtype=np.float32),
-                   random.standard_normal(shape, dtype=np.float32))  # fmt: skip
+        return cls(
+            layout,
+            batch,
+            layout.init(1),
+            layout.init(2),
+            random.standard_normal(shape, dtype=np.float32),
+            random.standard_normal(shape, dtype=np.float32),
+        )
 
 
 def pad_columns(array: npt.NDArray[np.float32], width: int) -> npt.NDArray[np.float32]:
@@ -61,8 +68,12 @@ def matrices(tensors: Tensors) -> list[tuple[F64, F64]]:
     branches = sum(name.startswith("branch.") and name.endswith(".weight") for name in tensors)
     heads = ["value", *(f"branch.{b}" for b in range(branches))]
     pairs = [(tensors[f"trunk.{i}.weight"], tensors[f"trunk.{i}.bias"]) for i in range(trunk)]
-    pairs.append((np.concatenate([tensors[f"{h}.weight"] for h in heads], axis=1),
-                  np.concatenate([tensors[f"{h}.bias"] for h in heads])))  # fmt: skip
+    pairs.append(
+        (
+            np.concatenate([tensors[f"{h}.weight"] for h in heads], axis=1),
+            np.concatenate([tensors[f"{h}.bias"] for h in heads]),
+        )
+    )
     return [(np.asarray(w, np.float64), np.asarray(b, np.float64)) for w, b in pairs]
 
 
@@ -87,8 +98,16 @@ def backward(tensors: Tensors, x: npt.NDArray[np.floating], hidden: list[F64], d
     dy, dy_terms, result = dlogits, np.abs(dlogits), []
     for i in reversed(range(len(layers))):
         w, _ = layers[i]
-        result.append({"dw": inputs[i].T @ dy, "dw_terms": np.abs(inputs[i]).T @ np.abs(dy), "db": dy.sum(0),
-                       "db_terms": np.abs(dy).sum(0), "dy": dy, "dy_terms": dy_terms})  # fmt: skip
+        result.append(
+            {
+                "dw": inputs[i].T @ dy,
+                "dw_terms": np.abs(inputs[i]).T @ np.abs(dy),
+                "db": dy.sum(0),
+                "db_terms": np.abs(dy).sum(0),
+                "dy": dy,
+                "dy_terms": dy_terms,
+            }
+        )
         mask = inputs[i] > 0
         dy, dy_terms = np.where(mask, dy @ w.T, 0.0), np.where(mask, np.abs(dy) @ np.abs(w).T, 0.0)
     return result[::-1]
@@ -100,4 +119,6 @@ def assert_close(name: str, x: npt.NDArray[np.floating], ref: F64, terms: F64) -
     budget = 2e-5 * terms + 1e-6 * np.sqrt(np.mean(ref**2)) + 1e-30
     share = np.abs(np.asarray(x, np.float64) - ref) / budget
     worst = np.unravel_index(np.argmax(np.where(np.isnan(share), np.inf, share)), share.shape)
-    assert share[worst] <= 1.0, f"{name}{list(worst)}: {x[worst]!r}, reference {ref[worst]!r}, {share[worst]:.3g} of the budget"
+    assert share[worst] <= 1.0, (
+        f"{name}{list(worst)}: {x[worst]!r}, reference {ref[worst]!r}, {share[worst]:.3g} of the budget"
+    )

@@ -23,11 +23,24 @@ LARGE = NetworkLayout(100, (400, 300), (5, 3), 51)  # blocks of 4,096 elements, 
 class Optimizer:
     """The adam child over a small plan, driven step by step."""
 
-    def __init__(self, runtime: fx.Runtime, layout: NetworkLayout, parts: int = 5, seed: int = 0, **step: float) -> None:
+    def __init__(
+        self, runtime: fx.Runtime, layout: NetworkLayout, parts: int = 5, seed: int = 0, **step: float
+    ) -> None:
         self.layout, self.random = layout, np.random.default_rng(seed)
         self.real = ~layout.pads()
-        self.values = dict(lr=1e-2, adam_beta1=0.9, adam_beta2=0.99, adam_eps=1e-8, weight_decay=0.0, momentum_factor=1.0,
-                           max_grad_norm=1e9, tau=0.05) | step  # fmt: skip
+        self.values = (
+            dict(
+                lr=1e-2,
+                adam_beta1=0.9,
+                adam_beta2=0.99,
+                adam_eps=1e-8,
+                weight_decay=0.0,
+                momentum_factor=1.0,
+                max_grad_norm=1e9,
+                tau=0.05,
+            )
+            | step
+        )
         self.step = runtime.zeros(1, abi.dtype("step_block"), "step")
         self.grad = runtime.zeros(layout.size, np.float32, "grad")
         self.norm_part = runtime.zeros(parts, np.float64, "norm_part")
@@ -53,7 +66,8 @@ class Optimizer:
             block[name] = value
         self.step.copy_from(block)
         self.grad.copy_from(grad)
-        squares = np.add.reduceat(grad.astype(np.float64) ** 2, np.linspace(0, grad.size, self.norm_part.size, endpoint=False, dtype=int))
+        starts = np.linspace(0, grad.size, self.norm_part.size, endpoint=False, dtype=int)
+        squares = np.add.reduceat(grad.astype(np.float64) ** 2, starts)
         self.norm_part.copy_from(squares)
         self.graph.launch()
 
@@ -94,7 +108,12 @@ def optax_steps(opt: Optimizer, theta: Any, grads: list[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("layout", [LAYOUT, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_grad_norm": 0.5}, {"weight_decay": 0.1}, {"max_grad_norm": 2.0, "weight_decay": 0.01, "adam_eps": 1e-3, "tau": 1.0}],
+    [
+        {},
+        {"max_grad_norm": 0.5},
+        {"weight_decay": 0.1},
+        {"max_grad_norm": 2.0, "weight_decay": 0.01, "adam_eps": 1e-3, "tau": 1.0},
+    ],
     ids=["plain", "clip", "decay", "all"],
 )
 def test_agrees_with_optax(runtime: fx.Runtime, layout: NetworkLayout, options: dict[str, float]) -> None:
@@ -110,7 +129,9 @@ def test_agrees_with_optax(runtime: fx.Runtime, layout: NetworkLayout, options: 
         budget = 2e-5 * moved + 4 * 6e-8 * np.abs(ref) + 1e-6 * np.sqrt(np.mean(moved**2))
         share = np.abs(got[name] - ref) / budget
         worst = int(np.argmax(share))
-        assert share[worst] <= 1, f"{name}[{worst}]: {got[name][worst]!r}, optax {ref[worst]!r}, {share[worst]:.3g} of the budget"
+        assert share[worst] <= 1, (
+            f"{name}[{worst}]: {got[name][worst]!r}, optax {ref[worst]!r}, {share[worst]:.3g} of the budget"
+        )
         assert not got[name][~opt.real].any(), f"pads of {name} must stay zero"
     norm = np.sqrt(np.sum(grads[-1].astype(np.float64) ** 2))
     np.testing.assert_allclose(opt.stats["grad_norm"], norm, rtol=1e-6)

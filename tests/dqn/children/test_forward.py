@@ -8,17 +8,18 @@ import pytest
 import foxhunt_rt as fx
 from foxhunt_rt.dqn.children import forward
 
-from .network_case import SHAPES, Case, assert_close, pad_columns
+from .network_case import SHAPES, Case, Shape, assert_close, pad_columns
 from .network_case import forward as reference
 
 
 def run_forward(runtime: fx.Runtime, case: Case) -> forward.ForwardBuffers:
     layout = case.layout
     inputs = forward.ForwardInputs(
-        runtime.array(layout.pack(case.theta), "theta"), runtime.array(layout.pack(case.target), "target"),
+        runtime.array(layout.pack(case.theta), "theta"),
+        runtime.array(layout.pack(case.target), "target"),
         runtime.array(pad_columns(case.state, layout.state_padded), "state"),
         runtime.array(pad_columns(case.next_state, layout.state_padded), "next_state"),
-    )  # fmt: skip
+    )
     buffers = forward.ForwardBuffers.create(runtime, layout, case.batch)
     plan = runtime.plan("forward")
     forward.add(plan, layout, inputs, buffers)
@@ -40,7 +41,7 @@ def run_rows(runtime: fx.Runtime, case: Case, rows: int) -> forward.ForwardWorks
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_three_passes_agree_with_float64(runtime: fx.Runtime, shape: tuple[int, tuple[int, ...], tuple[int, ...], int, int]) -> None:
+def test_three_passes_agree_with_float64(runtime: fx.Runtime, shape: Shape) -> None:
     case = Case.make(*shape)
     buffers = run_forward(runtime, case)
     passes = [(case.theta, case.state), (case.theta, case.next_state), (case.target, case.next_state)]
@@ -54,8 +55,10 @@ def test_three_passes_agree_with_float64(runtime: fx.Runtime, shape: tuple[int, 
 
 def test_launches_are_one_per_layer(runtime: fx.Runtime) -> None:
     case = Case.make(33, (17, 40, 9), (2, 4), 13, 37)
-    inputs = forward.ForwardInputs(*(runtime.zeros(n, np.float32, "x") for n in (case.layout.size,) * 2),
-                                   *(runtime.zeros((37, 64), np.float32, "s") for _ in range(2)))  # fmt: skip
+    inputs = forward.ForwardInputs(
+        *(runtime.zeros(n, np.float32, "x") for n in (case.layout.size,) * 2),
+        *(runtime.zeros((37, 64), np.float32, "s") for _ in range(2)),
+    )
     plan = runtime.plan("forward")
     forward.add(plan, case.layout, inputs, forward.ForwardBuffers.create(runtime, case.layout, 37))
     assert [op.kernel for op in plan.children[0].ops] == ["linear_forward"] * 4
