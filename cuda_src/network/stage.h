@@ -98,8 +98,8 @@ FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, 
 }
 
 template <int ROWS, class A>
-FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &, int, int, int,
-                          int row, int column, bool works) {
+FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &, int, int, int, int row,
+                          int column, bool works) {
     if (works) product<ROWS>(acc, n, a.row(row), b + column, ldb);
 }
 
