@@ -14,7 +14,6 @@ EXTRAS = {
     "safetensors": "train",
     "tomli": "train",
     "tomli_w": "train",
-    "typer": "train",
     "nvidia.cublas": "gpu",
     "jax": "test",
     "optax": "test",
