@@ -74,7 +74,9 @@ def _dispatch(argv: list[str]) -> int:
     word = next((a for a in argv if not a.startswith("-")), None)
     if argv and argv[0] == word and word not in COMMANDS:
         near = difflib.get_close_matches(word, COMMANDS, n=1)
-        raise UsageError(f"no command {word!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(COMMANDS)}"))
+        raise UsageError(
+            f"no command {word!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(COMMANDS)}")
+        )
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()

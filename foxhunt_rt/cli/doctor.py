@@ -149,7 +149,9 @@ def _devices() -> Iterator[Finding]:
                 yield Finding("device", "ok", f"{what}, images {images.find(kernel, arch).arch} fit")
             except Exception as error:
                 level = "problem" if chosen == "cuda" else "note"
-                yield Finding("device", level, f"{what}: {error}", f"FOXHUNT_CUDA_ARCHS={major}{minor} python tools/build.py")
+                yield Finding(
+                    "device", level, f"{what}: {error}", f"FOXHUNT_CUDA_ARCHS={major}{minor} python tools/build.py"
+                )
     finally:
         pynvml.nvmlShutdown()
 

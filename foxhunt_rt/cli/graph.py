@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Builds and describes."""
-    from foxhunt_rt.cli.small_world import small_world
     from foxhunt_rt.cli.options import configuration
+    from foxhunt_rt.cli.small_world import small_world
     from foxhunt_rt.graph import Runtime
 
     config = configuration(args)
@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
             return int(ExitCode.OK)
         found = {**step.info(), **isolation(rt)}
         for child in [*found["children"], *found["epilogue"]]:
-            print(f"{child['name']:<13} {', '.join(child['kernels']):<48} {child['nodes']} nodes, chain {child['chain']}")
+            print(
+                f"{child['name']:<13} {', '.join(child['kernels']):<48} {child['nodes']} nodes, chain {child['chain']}"
+            )
         print("edges: " + ", ".join(f"{a} -> {b}" for a, b in found["edges"]))
         print(f"{found['nodes']} nodes, longest chain {found['longest_chain']}, one launch a step; built in "
               f"{sum(found['build_ms'].values()):.0f} ms")  # fmt: skip
@@ -50,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
             print(rt.ledger.table())
         if args.json:
             other = {plan.plan.name: plan.info() for plan in (world.collector.graph, world.evaluator.graph)}
-            print(json.dumps({"status": "ok", "driver": rt.driver_kind, "device": rt.device.name, **found, "plans": other}))
+            print(
+                json.dumps(
+                    {"status": "ok", "driver": rt.driver_kind, "device": rt.device.name, **found, "plans": other}
+                )
+            )
         world.close()
     return int(ExitCode.OK)
 

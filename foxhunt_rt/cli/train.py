@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--synthetic", action="store_true", help="a simulated market instead: needs no network")
     parser.add_argument("--fold", type=int, action="append", metavar="N", dest="folds",
                         help="only this fold, from 1; the same numbers as in the whole run; may be repeated")  # fmt: skip
-    parser.add_argument("--runs", default="runs", metavar="DIR", help="where the run folder goes (default: %(default)s)")
+    parser.add_argument(
+        "--runs", default="runs", metavar="DIR", help="where the run folder goes (default: %(default)s)"
+    )
     parser.add_argument("--name", metavar="NAME", help="of the run folder, after the time (default: the profile)")
     parser.add_argument("--no-save", action="store_true", help="leave no run folder")
     parser.add_argument("--resume", metavar="RUN", help="not there yet")

@@ -54,7 +54,9 @@ class PlainConsole(Observer):
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
         self.line("")
         for row in [header, *rows]:
-            self.line("  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))))
+            self.line(
+                "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+            )
         self.line(closing_line(result))
 
 
@@ -106,7 +108,12 @@ class LiveConsole(PlainConsole):
         top.add_column(width=32)
         top.add_column()
         for text, at, of, note in (
-            (f"fold {p.fold}/{p.folds}  epoch {p.epoch}/{p.epochs}", done, p.folds * p.epochs * p.steps, f"step {done:,}"),
+            (
+                f"fold {p.fold}/{p.folds}  epoch {p.epoch}/{p.epochs}",
+                done,
+                p.folds * p.epochs * p.steps,
+                f"step {done:,}",
+            ),
             ("bars seen", p.bars_seen, p.bars, f"{p.bars_seen:,} of {p.bars:,}, ε {p.epsilon:.2f}"),
         ):
             top.add_row(text, ProgressBar(total=max(of, 1), completed=at, width=30), note)

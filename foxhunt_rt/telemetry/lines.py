@@ -75,7 +75,18 @@ def test_line(about: dict[str, Any]) -> str:
 
 def fold_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table of folds that a run ends with."""
-    header = ["fold", "test window", "net PnL", "Sharpe", "max drawdown", "trades", "costs", "random", "buy & hold", "flat"]
+    header = [
+        "fold",
+        "test window",
+        "net PnL",
+        "Sharpe",
+        "max drawdown",
+        "trades",
+        "costs",
+        "random",
+        "buy & hold",
+        "flat",
+    ]
     rows = []
     for t in result["test"]:
         base = t["baselines"]

@@ -64,7 +64,9 @@ def load_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
             if name != "foxhunt-rt":
                 raise CheckpointError(f"{path} is no checkpoint of foxhunt-rt; give one of runs/*/checkpoints")
             if int(number) > FORMAT:
-                raise CheckpointError(f"{path} has format {number}, newer than this version reads ({FORMAT}); update foxhunt-rt")
+                raise CheckpointError(
+                    f"{path} has format {number}, newer than this version reads ({FORMAT}); update foxhunt-rt"
+                )
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118: no iterable of its own
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist; give one of runs/*/checkpoints") from error

@@ -122,7 +122,9 @@ class Collector:
             self.launch()
         self.environment.check()
         if active := self.environment.active():
-            raise TrainingError(f"{active} environments are not at the end of their walk: the pass missed bars; report this")
+            raise TrainingError(
+                f"{active} environments are not at the end of their walk: the pass missed bars; report this"
+            )
 
     def close(self) -> None:
         """Waits for the stream and destroys the graph."""

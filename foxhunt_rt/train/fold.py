@@ -1,9 +1,9 @@
 """One fold, from reset to test. Everything it does depends on the configuration, the seed and its windows alone.
 
-    1  reset; features normalized by the training window
-    2  a random policy walks the training window: reward scale and support from its returns, and the fixed rows
-    3  epochs: collection of every bar of the training window, interleaved with the training steps; then validation
-    4  the parameters of the best validation walk the test window, once
+1  reset; features normalized by the training window
+2  a random policy walks the training window: reward scale and support from its returns, and the fixed rows
+3  epochs: collection of every bar of the training window, interleaved with the training steps; then validation
+4  the parameters of the best validation walk the test window, once
 """
 
 from __future__ import annotations
@@ -250,11 +250,13 @@ def step_us(records: NDArray[Any]) -> float:
     launch of collection lies are among them, too few to move the median.
     """
     if len(records) < 2:
-        return float((records["ended_ns"] - records["started_ns"]).astype(np.float64).mean() / 1e3) if len(records) else 0.0
+        return (
+            float((records["ended_ns"] - records["started_ns"]).astype(np.float64).mean() / 1e3)
+            if len(records)
+            else 0.0
+        )
     return float(np.median(np.diff(records["started_ns"].astype(np.int64))) / 1e3)
 
 
 def _launch_count() -> int:
     return sum(driver.counts[name] for name in _LAUNCHES)
-
-

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.children import ddqn
 from foxhunt_rt.dqn.children.forward import ForwardWorkspace, record_forward
 from foxhunt_rt.dqn.guard import CLEAR
+from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch
@@ -90,7 +90,9 @@ class LossProbe:
                                      (self.target, batch.next_state, self.passes[ONLINE_NEXT]),
                                      (self.target, batch.next_state, self.passes[TARGET_NEXT])):  # fmt: skip
             record_forward(self.user, layout, params, x, self.rows, workspace)
-        inputs = ddqn.DdqnInputs(self.logits, batch.action, batch.ret, batch.discount, batch.priority, self.step, self.guard)
+        inputs = ddqn.DdqnInputs(
+            self.logits, batch.action, batch.ret, batch.discount, batch.priority, self.step, self.guard
+        )
         ddqn.record(self.user, self.shape, inputs, self.buffers)
         rows: NDArray[np.float32] = self.buffers.rows.to_numpy()  # type: ignore[attr-defined]
         return {name: float(rows[:, abi.constant(f"STAT_{name.upper()}")].astype(np.float64).mean())

@@ -85,5 +85,7 @@ def fit_support(reward: NDArray[Any], ended: NDArray[Any], config: Config) -> Su
                             "the costs (market.*)")  # fmt: skip
     # f32, as the device holds them, so that what is printed is what is used
     scale = float(np.float32(1.0 / deviation))
-    bound = float(np.float32(config.train.support_margin * np.quantile(np.abs(g) * scale, config.train.support_quantile)))
+    bound = float(
+        np.float32(config.train.support_margin * np.quantile(np.abs(g) * scale, config.train.support_quantile))
+    )
     return Support(scale, -bound, bound)

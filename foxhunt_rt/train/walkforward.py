@@ -1,7 +1,7 @@
 """Walk-forward training: the folds in sequence, what they leave in the run folder, and how they end.
 
-    bars, spec, report = load_bars("bars.csv.gz", config.market)
-    result = WalkForward(rt, DataSet.prepare(bars, spec, config), config).run()
+bars, spec, report = load_bars("bars.csv.gz", config.market)
+result = WalkForward(rt, DataSet.prepare(bars, spec, config), config).run()
 """
 
 from __future__ import annotations

@@ -67,10 +67,16 @@ class World:
         self.replay.set_feature_table(self.tables.features)
         self.learner = Learner(rt, config, self.tables.state_width, BRANCHES, replay=self.replay)
         layout, control = self.learner.layout, self.learner.control.buffer
-        policy = Policy(rt, layout, control, config.market.environments, guard=self.learner.guard, label="collect.policy")
-        self.collector = Collector(rt, self.environment, policy, self.learner.adam.theta, self.replay, train.collect_steps)
+        policy = Policy(
+            rt, layout, control, config.market.environments, guard=self.learner.guard, label="collect.policy"
+        )
+        self.collector = Collector(
+            rt, self.environment, policy, self.learner.adam.theta, self.replay, train.collect_steps
+        )
         sessions = max(len(session_walks(self.ends, *w)) for fold in self.folds for w in (fold.validate, fold.test))
-        self.evaluator = Evaluator(rt, self.tables, model, layout, control, min(sessions, MAX_SESSIONS), train.collect_steps)
+        self.evaluator = Evaluator(
+            rt, self.tables, model, layout, control, min(sessions, MAX_SESSIONS), train.collect_steps
+        )
         self.probe = LossProbe(rt, self.learner, train.probe_rows)
 
     def execution_model(self, fold: Fold) -> ExecutionModel:

@@ -151,7 +151,9 @@ def test_verbose_shows_the_traceback(cli):
     assert done.err.splitlines()[-1].startswith("foxhunt-rt: ")
 
 
-@pytest.mark.parametrize("env", [{"PIP_NO_INDEX": "1"}, {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}])
+@pytest.mark.parametrize(
+    "env", [{"PIP_NO_INDEX": "1"}, {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}]
+)
 def test_no_network_for_the_sample(cli, leftovers, env):
     if "PIP_INDEX_URL" in env:
         env = {**env, "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_NO_INDEX": ""}
@@ -164,7 +166,9 @@ def test_no_network_for_the_sample(cli, leftovers, env):
 def test_no_image_for_this_architecture(cli, tmp_path):
     """The package without the images of the device in use."""
     copy = tmp_path / "elsewhere"
-    shutil.copytree(ROOT / "foxhunt_rt", copy / "foxhunt_rt", ignore=shutil.ignore_patterns("host", "host-baseline", "sm_*"))
+    shutil.copytree(
+        ROOT / "foxhunt_rt", copy / "foxhunt_rt", ignore=shutil.ignore_patterns("host", "host-baseline", "sm_*")
+    )
     done = cli("train", write(tmp_path / "bars.csv", csv_lines(3000)), env={"PYTHONPATH": str(copy)})
     assert done.code == MACHINE, done.err
     assert "no image" in done.error

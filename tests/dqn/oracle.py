@@ -166,7 +166,9 @@ def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDAr
         p_next = jax.nn.softmax(taken_logits(target_params, next_state, a_star, settings), axis=-1)
         target = jax.lax.stop_gradient(project(p_next, ret, discount, z))
         logits = taken_logits(params, state, taken, settings)
-        norms = [jnp.linalg.norm(jax.grad(lambda x, i=i: parts(x, target, weight, settings)[i])(logits)) for i in (0, 1)]
+        norms = [
+            jnp.linalg.norm(jax.grad(lambda x, i=i: parts(x, target, weight, settings)[i])(logits)) for i in (0, 1)
+        ]
         scales = [jnp.where(norm > limit, limit / norm, 1.0) if settings.budget > 0.0 else jnp.ones(())
                   for limit, norm in zip(limits, norms, strict=True)]  # fmt: skip
 

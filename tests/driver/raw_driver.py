@@ -104,7 +104,9 @@ class RawDriver:
         p.kernelParams = ctypes.addressof(params)
         return p, (buffer, params)
 
-    def add_kernel(self, graph: Any, before: list[Any], function: Any, grid: int, block: int, args: bytes, shared: int = 0) -> Any:
+    def add_kernel(
+        self, graph: Any, before: list[Any], function: Any, grid: int, block: int, args: bytes, shared: int = 0
+    ) -> Any:
         p, alive = self.kernel_node_params(function, grid, block, args, shared)
         node = self.cuGraphAddKernelNode(graph, before, len(before), p)
         del alive

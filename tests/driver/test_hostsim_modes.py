@@ -32,14 +32,17 @@ print(cu.report())
 
 
 def test_the_same_barrier_reached_by_all_is_none(script: Script) -> None:
-    assert script(
-        """
+    assert (
+        script(
+            """
 cu = RawDriver()
 y = cu.array([0])
 cu.launch(cu.function("conformance", "divergent_barrier"), 1, 64, struct.pack("QiI", y, 0, 0))
 print(cu.read(y, 1)[0])
 """
-    ) == "63.0"
+        )
+        == "63.0"
+    )
 
 
 OUT_OF_BOUNDS = """

@@ -246,8 +246,9 @@ def test_the_current_context_is_per_thread(cu: RawDriver) -> None:
 
 
 def test_an_illegal_address_is_sticky(script: Callable[..., str]) -> None:
-    assert script(
-        """
+    assert (
+        script(
+            """
 cu = RawDriver()
 x = cu.array([1, 2, 3])
 f = cu.function("conformance", "copy_element")
@@ -256,12 +257,15 @@ cu.launch(f, 1, 32, copy_element(0, x, 0, 0), s)  # reads a null pointer; the la
 print(cu.status("cuStreamSynchronize", s))
 print(cu.status("cuMemAlloc", 16), cu.status("cuCtxSynchronize"), cu.status("cuStreamCreate", 0))
 """
-    ) == "ILLEGAL_ADDRESS\nILLEGAL_ADDRESS ILLEGAL_ADDRESS ILLEGAL_ADDRESS"
+        )
+        == "ILLEGAL_ADDRESS\nILLEGAL_ADDRESS ILLEGAL_ADDRESS ILLEGAL_ADDRESS"
+    )
 
 
 def test_an_error_in_a_graph_is_sticky(script: Callable[..., str]) -> None:
-    assert script(
-        """
+    assert (
+        script(
+            """
 cu = RawDriver()
 x = cu.array([1, 2, 3])
 f = cu.function("conformance", "copy_element")
@@ -271,7 +275,9 @@ with cu.capture(s) as graph:
 cu.cuGraphLaunch(cu.instantiate(graph[0]), s)
 print(cu.status("cuStreamSynchronize", s), cu.status("cuMemAlloc", 16))
 """
-    ) == "ILLEGAL_ADDRESS ILLEGAL_ADDRESS"
+        )
+        == "ILLEGAL_ADDRESS ILLEGAL_ADDRESS"
+    )
 
 
 def test_an_element_can_be_copied(cu: RawDriver) -> None:

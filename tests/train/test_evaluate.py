@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .train_harness import small_config, small_data
 
 from foxhunt_rt.market.actions import BRANCHES
 from foxhunt_rt.market.baselines import backtest
 from foxhunt_rt.train.evaluate import Evaluator, branch_entropy, reference_policies
 from foxhunt_rt.train.world import World
+
+from .train_harness import small_config, small_data
 
 LONG_FULL_MARKET_NORMAL = (2, 3, 0, 1)
 FLAT = (1, 0, 0, 1)
@@ -51,7 +52,9 @@ def test_rounds_give_the_same_bits_as_all_sessions_at_once(world, runtime):
     model = world.execution_model(world.folds[1])
     records = []
     for environments in (2, 5):
-        evaluator = Evaluator(runtime, world.tables, model, world.learner.layout, world.learner.control.buffer, environments, 4)
+        evaluator = Evaluator(
+            runtime, world.tables, model, world.learner.layout, world.learner.control.buffer, environments, 4
+        )
         evaluator.params.copy_from(params)
         records.append(evaluator.record(world.ends, first, stop))
         evaluator.close()
