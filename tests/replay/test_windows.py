@@ -45,16 +45,17 @@ def test_windows_ends_and_write_head(runtime: Runtime, mode: str, n_step: int) -
         filler.insert()
         check_transitions(filler, batch)
         check_sums(replay)
-    filler.insert(80)
+    filler.insert(40)
     check_transitions(filler, poisoned_batch(runtime, 512, 9))
     check_sums(replay)
 
 
 @pytest.mark.parametrize(("state_dim", "environments"), [(1, 1), (32, 1), (33, 130), (64, 64)])
 def test_shapes(runtime: Runtime, state_dim: int, environments: int) -> None:
-    replay = Replay(runtime, 1000, state_dim, n_step=3)
+    capacity = max(256, 5 * environments)
+    replay = Replay(runtime, capacity, state_dim, n_step=3)
     filler = Filler(replay, environments, seed=state_dim)
-    filler.insert(1100 // environments + 2)
+    filler.insert(capacity // environments + 3)
     check_transitions(filler, poisoned_batch(runtime, 33, state_dim))
     check_sums(replay)
 
@@ -79,12 +80,12 @@ def test_rows_whose_final_observation_was_overwritten_leave_the_ring(runtime: Ru
     replay = Replay(runtime, 300, 2, n_step=3, final_observations=24)
     filler = Filler(replay, 6, seed=3)
     batch = poisoned_batch(runtime, 128, 2)
-    for _ in range(110):
+    for _ in range(70):
         filler.insert()
         np.testing.assert_array_equal(drawable(replay), sorted(filler.oracle.expected(0.9, 1.0)))
         check_sums(replay)
     check_transitions(filler, batch)
-    assert replay.read_state().finals > 100
+    assert replay.read_state().finals > 60
 
 
 def test_an_absent_environment_leaves_a_row_that_is_never_drawn(runtime: Runtime) -> None:
