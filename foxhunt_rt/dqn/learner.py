@@ -78,7 +78,7 @@ class Learner:
         if self.replay.state_dim != state_dim:
             raise ConfigError(f"the replay holds states of {self.replay.state_dim} floats, the learner takes {state_dim}; "
                               "make both with one state_dim")  # fmt: skip
-        self.control = Control(rt, config, seed=config.train.seed, alpha_c51=config.alpha_c51(0))
+        self.control = Control(rt, config, seed=config.train.seed)
         self.state = rt.zeros(1, abi.dtype("train_state"), "train_state")
         self.step_block = rt.zeros(1, abi.dtype("step_block"), "step")
         self.guard = rt.zeros(1, abi.dtype("guard_block"), "guard")
@@ -175,14 +175,14 @@ class Learner:
         self.control.set(**values)
 
     def reset(self, seed: int, *, clear_replay: bool = True) -> None:
-        """Puts everything back to the start of a fold: parameters, target, moments, counters, guard, records, replay, RNG.
+        """Puts everything back to the start of a fold: parameters, target, moments, counters, settings, guard, records,
+        replay, RNG.
 
-        A fold after a reset is bit for bit the fold that a new learner would run. Synchronizes.
+        A fold after a reset is bit for bit the fold that a new learner of the same configuration would run: what `set`
+        changed is forgotten. Synchronizes.
         """
         self.runtime.synchronize()
-        config = self.control.config
-        self.control.seed, self.control.alpha_c51 = seed, config.alpha_c51(0)
-        self.control.apply()
+        self.control.reset(seed)
         for buffer in (self.state, self.step_block, self.alarms):
             buffer.fill(0)
         self.guard.copy_from(np.array([(CLEAR,)], abi.dtype("guard_block")))

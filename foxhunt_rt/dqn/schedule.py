@@ -77,8 +77,9 @@ class Control:
         As changed by `set`.
     """
 
-    def __init__(self, rt: Runtime, config: Config, *, seed: int, alpha_c51: float) -> None:
-        self.config, self.seed, self.alpha_c51 = config, seed, alpha_c51
+    def __init__(self, rt: Runtime, config: Config, *, seed: int) -> None:
+        self._initial = config
+        self.config, self.seed, self.alpha_c51 = config, seed, config.alpha_c51(0)
         self.buffer = rt.zeros(1, abi.dtype("control_block"), "control")
         self._words = self.buffer.view((abi.constant("CONTROL_WORDS"),), np.uint64)
         self._user = rt.ungraphed("control")
@@ -113,6 +114,11 @@ class Control:
                 raise ConfigError(f"{name} cannot change while training runs; "
                                   + (f"did you mean {near[0]}?" if near else f"these can: {', '.join(known)}"))  # fmt: skip
         self.config, self.alpha_c51 = config.merged(changes), alpha
+        self.apply()
+
+    def reset(self, seed: int) -> None:
+        """Goes back to the configuration it was made with, and to another seed. Does not synchronize."""
+        self.config, self.seed, self.alpha_c51 = self._initial, seed, self._initial.alpha_c51(0)
         self.apply()
 
     def apply(self) -> None:
