@@ -126,16 +126,18 @@ def main() -> int:
     if args.what == "record":
         out: dict[str, np.ndarray] = {}
         for n, step in enumerate(steps):
-            for run in range(args.steps):
-                record(step, out, n * args.steps + run)
+            with step.runtime.context.current():
+                for run in range(args.steps):
+                    record(step, out, n * args.steps + run)
         np.savez_compressed(args.file, **out)
         print(json.dumps({"file": str(args.file), "arrays": len(out), "driver": steps[0].runtime.driver_kind}))
         return 0
     worst: dict[str, tuple[float, str]] = {}
     with np.load(args.file) as saved:
         for n, step in enumerate(steps):
-            for run in range(args.steps):
-                compare(step, saved, n * args.steps + run, worst)
+            with step.runtime.context.current():
+                for run in range(args.steps):
+                    compare(step, saved, n * args.steps + run, worst)
     for kernel, (d, where) in sorted(worst.items()):
         print(f"{kernel:<28} {d:10.4f} of the tolerance  {where}")
     passed = all(d <= 1 for d, _ in worst.values())
