@@ -128,3 +128,13 @@ def test_an_empty_ring_is_a_fault_and_draws_no_row(runtime: Runtime) -> None:
     minibatch.td_error.fill(1.0)
     replay.record_priorities(runtime.ungraphed("test"), minibatch, step)  # type: ignore[arg-type]
     assert not replay.priority.to_numpy().any()
+
+
+def test_the_descent_ends_at_a_row_with_priority_even_below_sums_that_are_too_large(runtime: Runtime) -> None:
+    # the last bits of a sum may promise more than its parts hold; no u can be made to show it, so promise twice as much
+    replay = filled(runtime, 1024, 1024)
+    values = np.where(np.arange(1024) % 256 < 100, 1.0, 0.0)
+    set_priorities(replay, np.arange(1024), values)
+    replay.block_sum.copy_from(2 * replay.block_sum.to_numpy())
+    got = sample(replay, poisoned_batch(runtime, 300, 1), step_block(runtime))
+    assert (values[got["index"]] == 1).all() and (np.diff(got["index"]) >= 0).all()
