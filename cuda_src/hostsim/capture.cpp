@@ -72,6 +72,17 @@ CUresult forbid_in_capture(const char *call) {
     return result;
 }
 
+// Waiting for a whole context would wait for its capturing streams, in every mode.
+CUresult forbid_while_capturing(const Context *context, const char *call) {
+    CUresult result = CUDA_SUCCESS;
+    for (auto &c : captures)
+        if (c->origin->context == context) {
+            invalidate(c, call);
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    return result;
+}
+
 CUresult check_stream(Stream *s, const char *call, bool *capturing) {
     if (capturing) *capturing = false;
     if (captures.empty()) return CUDA_SUCCESS;

@@ -44,7 +44,6 @@ CUresult copy(const CUDA_MEMCPY3D &p, CUstream stream, bool async, const char *c
     Stream *s;
     FX_TRY(find_stream(stream, s));
     bool capturing;
-    if (!async) FX_TRY(forbid_in_capture(call));
     FX_TRY(check_stream(s, call, &capturing));
     if (capturing) {
         auto node = std::make_unique<Node>();
@@ -77,13 +76,12 @@ CUresult copy(const CUDA_MEMCPY3D &p, CUstream stream, bool async, const char *c
     return async ? CUDA_SUCCESS : s->context->sticky;
 }
 
-CUresult fill(const CUDA_MEMSET_NODE_PARAMS &p, CUstream stream, bool async, const char *call) {
+CUresult fill(const CUDA_MEMSET_NODE_PARAMS &p, CUstream stream, const char *call) {
     if (!p.width || !p.height) return CUDA_SUCCESS;
     FX_TRY(check_fill(p));
     Stream *s;
     FX_TRY(find_stream(stream, s));
     bool capturing;
-    if (!async) FX_TRY(forbid_in_capture(call));
     FX_TRY(check_stream(s, call, &capturing));
     if (capturing) {
         auto node = std::make_unique<Node>();
@@ -110,11 +108,11 @@ CUDA_MEMCPY3D linear(CUmemorytype to, const void *dst, CUmemorytype from, const 
     return p;
 }
 
-CUresult set(CUdeviceptr dst, size_t pitch, unsigned value, unsigned element, size_t width, size_t height, CUstream stream, bool async, const char *call) {
+CUresult set(CUdeviceptr dst, size_t pitch, unsigned value, unsigned element, size_t width, size_t height, CUstream stream, const char *call) {
     if (dst % element) return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMSET_NODE_PARAMS p{};
     p.dst = dst, p.pitch = pitch, p.value = value, p.elementSize = element, p.width = width, p.height = height;
-    return fill(p, stream, async, call);
+    return fill(p, stream, call);
 }
 
 constexpr CUmemorytype H = CU_MEMORYTYPE_HOST, D = CU_MEMORYTYPE_DEVICE, U = CU_MEMORYTYPE_UNIFIED;
@@ -320,13 +318,13 @@ FX_API cuMemcpy3D_v2(const CUDA_MEMCPY3D *p) { FX_ENTER(context); return copy(*p
 FX_API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *p, CUstream s) { FX_ENTER(context); return copy(*p, s, true, "cuMemcpy3DAsync"); }
 
 // ---------------------------------------------------------------- fills
-FX_API cuMemsetD8_v2(CUdeviceptr p, unsigned char v, size_t n) { FX_ENTER(context); return set(p, n, v, 1, n, 1, nullptr, false, "cuMemsetD8"); }
-FX_API cuMemsetD16_v2(CUdeviceptr p, unsigned short v, size_t n) { FX_ENTER(context); return set(p, n * 2, v, 2, n, 1, nullptr, false, "cuMemsetD16"); }
-FX_API cuMemsetD32_v2(CUdeviceptr p, unsigned v, size_t n) { FX_ENTER(context); return set(p, n * 4, v, 4, n, 1, nullptr, false, "cuMemsetD32"); }
-FX_API cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n, v, 1, n, 1, s, true, "cuMemsetD8Async"); }
-FX_API cuMemsetD16Async(CUdeviceptr p, unsigned short v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n * 2, v, 2, n, 1, s, true, "cuMemsetD16Async"); }
-FX_API cuMemsetD32Async(CUdeviceptr p, unsigned v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n * 4, v, 4, n, 1, s, true, "cuMemsetD32Async"); }
-FX_API cuMemsetD2D8_v2(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h) { FX_ENTER(context); return set(p, pitch, v, 1, w, h, nullptr, false, "cuMemsetD2D8"); }
-FX_API cuMemsetD2D32_v2(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h) { FX_ENTER(context); return set(p, pitch, v, 4, w, h, nullptr, false, "cuMemsetD2D32"); }
-FX_API cuMemsetD2D8Async(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s) { FX_ENTER(context); return set(p, pitch, v, 1, w, h, s, true, "cuMemsetD2D8Async"); }
-FX_API cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h, CUstream s) { FX_ENTER(context); return set(p, pitch, v, 4, w, h, s, true, "cuMemsetD2D32Async"); }
+FX_API cuMemsetD8_v2(CUdeviceptr p, unsigned char v, size_t n) { FX_ENTER(context); return set(p, n, v, 1, n, 1, nullptr, "cuMemsetD8"); }
+FX_API cuMemsetD16_v2(CUdeviceptr p, unsigned short v, size_t n) { FX_ENTER(context); return set(p, n * 2, v, 2, n, 1, nullptr, "cuMemsetD16"); }
+FX_API cuMemsetD32_v2(CUdeviceptr p, unsigned v, size_t n) { FX_ENTER(context); return set(p, n * 4, v, 4, n, 1, nullptr, "cuMemsetD32"); }
+FX_API cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n, v, 1, n, 1, s, "cuMemsetD8Async"); }
+FX_API cuMemsetD16Async(CUdeviceptr p, unsigned short v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n * 2, v, 2, n, 1, s, "cuMemsetD16Async"); }
+FX_API cuMemsetD32Async(CUdeviceptr p, unsigned v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n * 4, v, 4, n, 1, s, "cuMemsetD32Async"); }
+FX_API cuMemsetD2D8_v2(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h) { FX_ENTER(context); return set(p, pitch, v, 1, w, h, nullptr, "cuMemsetD2D8"); }
+FX_API cuMemsetD2D32_v2(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h) { FX_ENTER(context); return set(p, pitch, v, 4, w, h, nullptr, "cuMemsetD2D32"); }
+FX_API cuMemsetD2D8Async(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s) { FX_ENTER(context); return set(p, pitch, v, 1, w, h, s, "cuMemsetD2D8Async"); }
+FX_API cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h, CUstream s) { FX_ENTER(context); return set(p, pitch, v, 4, w, h, s, "cuMemsetD2D32Async"); }

@@ -338,15 +338,15 @@ FX_API cuCtxGetLimit(size_t *value, CUlimit limit) {
 }
 FX_API cuCtxSynchronize(void) {
     FX_ENTER(context);
-    FX_TRY(forbid_in_capture("cuCtxSynchronize"));
+    FX_TRY(forbid_while_capturing(current_context(), "cuCtxSynchronize"));
     drain(current_context());
     return current_context()->sticky;
 }
 FX_API cuCtxSynchronize_v2(CUcontext handle) {
     FX_ENTER(context);
-    FX_TRY(forbid_in_capture("cuCtxSynchronize"));
     auto *c = handle ? reinterpret_cast<Context *>(handle) : current_context();
     if (!contexts.count(c)) return CUDA_ERROR_INVALID_CONTEXT;
+    FX_TRY(forbid_while_capturing(c, "cuCtxSynchronize"));
     drain(c);
     return c->sticky;
 }

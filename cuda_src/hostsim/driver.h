@@ -164,6 +164,7 @@ uint64_t now_ns();
 extern std::vector<std::shared_ptr<Capture>> captures;  // active, the invalidated ones included
 // For calls that a capture in progress forbids (allocation, synchronous copies, ...): refuses and invalidates.
 CUresult forbid_in_capture(const char *call);
+CUresult forbid_while_capturing(const Context *context, const char *call);
 // For work on a stream. *capturing: record a node instead of running.
 CUresult check_stream(Stream *s, const char *call, bool *capturing);
 void invalidate(const std::shared_ptr<Capture> &capture, const char *why);

@@ -39,7 +39,7 @@ CUresult flatten_node(const Node &n, std::vector<uint32_t> before, bool in_body,
     if (n.child && !n.child->nodes.empty()) return flatten(*n.child, before, in_body, out, leaves);
     if (in_body && (n.type == CU_GRAPH_NODE_TYPE_HOST || n.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || n.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT)) {
         report("cuGraphInstantiate: the body of a conditional node holds a host or event node");
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     out.nodes.emplace_back();
     fill_in(out.nodes.back(), n);
@@ -103,6 +103,7 @@ CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
     Graph *g;
     FX_TRY(find_graph(handle, g));
     if (!out) return CUDA_ERROR_INVALID_VALUE;
+    FX_TRY(forbid_in_capture("cuGraphInstantiate"));
     for (auto &c : captures)
         if (c->graph == g) return CUDA_ERROR_ILLEGAL_STATE;
     auto x = std::make_unique<GraphExec>();
@@ -308,7 +309,9 @@ FX_API cuGraphUpload(CUgraphExec exec, CUstream stream) {
     FX_TRY(find_stream(stream, s));
     bool capturing;
     FX_TRY(check_stream(s, "cuGraphUpload", &capturing));
-    return capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+    if (!capturing) return CUDA_SUCCESS;
+    invalidate(s->capture, "cuGraphUpload");
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 FX_API cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     FX_ENTER(context);
@@ -319,8 +322,8 @@ FX_API cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     bool capturing;
     FX_TRY(check_stream(s, "cuGraphLaunch", &capturing));
     if (capturing) {
-        report_once("hostsim: cuGraphLaunch into a capture is not supported; add the graph as a child node");
-        return CUDA_ERROR_NOT_SUPPORTED;
+        invalidate(s->capture, "cuGraphLaunch; add the graph as a child node");
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     if (!options.deferred) {
         if (CUresult r = run_exec(*x); r != CUDA_SUCCESS) fail(s->context, r);

@@ -24,7 +24,10 @@ CUresult launch(CUfunction handle, const unsigned grid[3], const unsigned block[
         return CUDA_SUCCESS;
     }
     std::vector<char> args;
-    FX_TRY(prepare_launch(f, grid, block, shared, params, extra, l, args));
+    if (CUresult r = prepare_launch(f, grid, block, shared, params, extra, l, args); r != CUDA_SUCCESS) {
+        if (capturing) invalidate(s->capture, "a launch that failed");
+        return r;
+    }
     if (capturing) {
         auto node = std::make_unique<Node>();
         node->type = CU_GRAPH_NODE_TYPE_KERNEL;

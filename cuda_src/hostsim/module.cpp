@@ -135,13 +135,11 @@ using namespace hostsim;
 
 FX_API cuModuleLoadData(CUmodule *out, const void *image) {
     FX_ENTER(context);
-    FX_TRY(forbid_in_capture("cuModuleLoadData"));
     if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
     return load(image, reinterpret_cast<Module **>(out));
 }
 FX_API cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned, CUjit_option *, void **) {
     FX_ENTER(context);
-    FX_TRY(forbid_in_capture("cuModuleLoadDataEx"));
     if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
     return load(image, reinterpret_cast<Module **>(out));
 }

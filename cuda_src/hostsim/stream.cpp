@@ -188,7 +188,8 @@ FX_API cuStreamSynchronize(CUstream handle) {
         invalidate(s->capture, "cuStreamSynchronize of a capturing stream");
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    if (s->legacy) FX_TRY(check_stream(s, "cuStreamSynchronize", nullptr));
+    if (s->legacy) FX_TRY(check_stream(s, "cuStreamSynchronize of the legacy stream", nullptr));
+    if (s->legacy) FX_TRY(forbid_while_capturing(s->context, "cuStreamSynchronize of the legacy stream"));
     drain(s);
     return s->context->sticky;
 }
@@ -292,6 +293,7 @@ FX_API cuEventQuery(CUevent handle) {
     Event *e;
     FX_TRY(find_event(handle, e));
     FX_TRY(check_not_captured(e, "cuEventQuery of an event recorded in a capture"));
+    FX_TRY(forbid_in_capture("cuEventQuery"));
     if (!e->work || e->work->done) return e->context->sticky;
     progress();
     return e->context->sticky != CUDA_SUCCESS ? e->context->sticky : CUDA_ERROR_NOT_READY;

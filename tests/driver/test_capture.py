@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .raw_driver import RawDriver, add_scalar
+from .raw_driver import RawDriver, Status, add_scalar
 
 
 def capturing(cu: RawDriver, s: Any) -> str:
@@ -30,6 +30,7 @@ def assert_usable(cu: RawDriver, s: Any) -> None:
 def loaded(cu: RawDriver) -> None:
     if not hasattr(cu, "function_cache"):
         cu.function_cache = {"add_scalar": cu.function("basic", "add_scalar")}  # type: ignore[attr-defined]
+        cu.empty = cu.instantiate(cu.cuGraphCreate(0))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("mode", ["GLOBAL", "THREAD_LOCAL", "RELAXED"])
@@ -72,6 +73,11 @@ ILLEGAL: dict[str, Callable[[RawDriver, Any, int], str]] = {
     "query the stream": lambda cu, s, x: cu.status("cuStreamQuery", s),
     "allocate": lambda cu, s, x: cu.status("cuMemAlloc", 16),
     "synchronize the context": lambda cu, s, x: cu.status("cuCtxSynchronize"),
+    "synchronize the legacy stream": lambda cu, s, x: cu.status("cuStreamSynchronize", 0),
+    "query an event": lambda cu, s, x: cu.status("cuEventQuery", cu.cuEventCreate(0)),
+    "instantiate": lambda cu, s, x: cu.status("cuGraphInstantiate", cu.cuGraphCreate(0), 0),
+    "upload into it": lambda cu, s, x: cu.status("cuGraphUpload", cu.empty, s),
+    "launch a graph into it": lambda cu, s, x: cu.status("cuGraphLaunch", cu.empty, s),
 }
 
 
@@ -86,6 +92,43 @@ def test_an_illegal_call_invalidates_the_capture_and_the_next_works(cu: RawDrive
     assert cu.status("cuStreamEndCapture", s) == "STREAM_CAPTURE_INVALIDATED"
     assert capturing(cu, s) == "NONE"
     assert_usable(cu, s)
+
+
+def test_a_launch_that_fails_invalidates_the_capture(cu: RawDriver) -> None:
+    s = cu.stream()
+    x = cu.array(np.zeros(4))
+    cu.begin(s)
+    with pytest.raises(Status, match="INVALID_VALUE"):
+        cu.launch(cu.function_cache["add_scalar"], 0, 32, add_scalar(x, 1.0, 4), s)
+    assert cu.status("cuStreamEndCapture", s) == "STREAM_CAPTURE_INVALIDATED"
+    assert_usable(cu, s)
+
+
+def test_no_mode_allows_to_wait_for_the_context(cu: RawDriver) -> None:
+    s = cu.stream()
+    cu.begin(s, "RELAXED")
+    assert cu.status("cuCtxSynchronize") == "STREAM_CAPTURE_UNSUPPORTED"
+    assert cu.status("cuStreamEndCapture", s) == "STREAM_CAPTURE_INVALIDATED"
+
+
+def test_a_module_can_be_loaded_and_memory_copied_beside_a_capture(cu: RawDriver) -> None:
+    s = cu.stream()
+    x = cu.array([1.0])
+    host = np.zeros(1, np.float32)
+    cu.begin(s)
+    cu.module("basic")
+    cu.cuMemcpyDtoH(host.ctypes.data, x, 4)  # on the legacy stream, which does not wait for a non-blocking one
+    assert host[0] == 1 and cu.nodes(cu.cuStreamEndCapture(s)) == []
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyDtoD", "cuMemsetD32"])
+def test_a_synchronous_copy_would_wait_for_a_blocking_stream(cu: RawDriver, call: str) -> None:
+    s = cu.cuStreamCreate(0)
+    x = cu.array([1.0, 2.0])
+    cu.begin(s)
+    arguments = (x, x + 4, 4) if call == "cuMemcpyDtoD" else (x, 0, 1)
+    assert cu.status(call, *arguments) == "STREAM_CAPTURE_IMPLICIT"
+    assert cu.status("cuStreamEndCapture", s) == "STREAM_CAPTURE_INVALIDATED"
 
 
 def test_relaxed_mode_allows_an_allocation(cu: RawDriver) -> None:
