@@ -89,13 +89,18 @@ def optax_steps(opt: Optimizer, theta: Any, grads: list[Any]) -> dict[str, Any]:
         optax.add_decayed_weights(p["weight_decay"], mask={"weights": True, "biases": False}),
         optax.scale(-p["lr"]),
     )  # optax.adamw, spelled out
+
+    @jax.jit
+    def step(tree: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates, state = tx.update(tree, state, params)
+        return optax.apply_updates(params, updates), state
+
     params = {"weights": theta[decayed].astype(np.float64), "biases": theta[~decayed].astype(np.float64)}
     target = dict(params)
     state = tx.init(params)
     for grad in grads:
         tree = {"weights": grad[decayed].astype(np.float64), "biases": grad[~decayed].astype(np.float64)}
-        updates, state = tx.update(tree, state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = step(tree, state, params)
         target = {k: target[k] + p["tau"] * (params[k] - target[k]) for k in params}
     moments = next(s for s in state if hasattr(s, "mu"))
 

@@ -157,7 +157,7 @@ def test_forward_and_backward_together_agree_with_autodiff(runtime: fx.Runtime, 
         return jnp.sum(x * dlogits)
 
     layers = matrices(case.theta)
-    want = jax.grad(objective)([(jnp.asarray(w), jnp.asarray(b)) for w, b in layers])
+    want = jax.jit(jax.grad(objective))([(jnp.asarray(w), jnp.asarray(b)) for w, b in layers])
     hidden, _ = reference(case.theta, case.state)
     terms = backward(case.theta, case.state, hidden[:-1], dlogits.astype(np.float64))
     flat = gradient.grad.to_numpy()
