@@ -20,10 +20,14 @@ FX_DEVICE float cos_pi(float x) {
 }
 
 // Falls from `from` at phase 0 to `to` at phase 1 along half a cosine (Loshchilov & Hutter 2017).
-FX_DEVICE float cosine(float from, float to, float phase) { return to + 0.5f * (from - to) * (1.0f + cos_pi(phase)); }
+FX_DEVICE float cosine(float from, float to, float phase) {
+    return to + 0.5f * (from - to) * (1.0f + cos_pi(phase));
+}
 
 // 1 - beta^t without the cancellation of small t: beta2 = 0.999 would lose four digits at t = 1.
-FX_DEVICE float bias_correction(float beta, uint64_t t) { return -expm1f((float)t * logf(beta)); }
+FX_DEVICE float bias_correction(float beta, uint64_t t) {
+    return -expm1f((float)t * logf(beta));
+}
 
 // Phase in [0, 1] of the period that step t is in. A restart begins at t = k P for k >= 1, but not at T or beyond: there
 // the last period ends.
@@ -50,7 +54,8 @@ FX_KERNEL_ANYBLOCK(counters) {
         out.lr = cosine(c.lr, c.lr_min, restart_phase(t, horizon, period));
         out.tau = cosine(c.tau_start, c.tau_end, progress);
         out.beta_per = c.beta_per_start + (c.beta_per_end - c.beta_per_start) * progress;
-        out.momentum_factor = c.restart_period > 0 && t > 0 && t < horizon && t % period == 0 ? c.restart_momentum : 1.0f;
+        out.momentum_factor =
+            c.restart_period > 0 && t > 0 && t < horizon && t % period == 0 ? c.restart_momentum : 1.0f;
 
         s.adam_step += 1;
         out.adam_beta1 = c.adam_beta1;

@@ -36,8 +36,10 @@ FX_KERNEL_ANYBLOCK(publish) {
     FX_FOR(only, 1) {
         const step_block &step = *a.step;
         const float atom_use = expf(entropy) / (float)N, edge_mass = total[STAT_EDGE_MASS] * mean;
-        const float spike_share = total[STAT_NON_TERMINAL] > 0.0f ? total[STAT_SPIKES] / total[STAT_NON_TERMINAL] : 0.0f;
-        const fx::budget_scales scales = fx::gradient_budget(step.grad_budget, total[STAT_CE_NORM2], total[STAT_MSE_NORM2]);
+        const float spike_share =
+            total[STAT_NON_TERMINAL] > 0.0f ? total[STAT_SPIKES] / total[STAT_NON_TERMINAL] : 0.0f;
+        const fx::budget_scales scales =
+            fx::gradient_budget(step.grad_budget, total[STAT_CE_NORM2], total[STAT_MSE_NORM2]);
         alarm_block alarms = *a.alarms;
         alarms.edge_mass += edge_mass > step.alarm_edge_mass;
         alarms.spike_share += spike_share > step.alarm_spike_share;

@@ -20,11 +20,14 @@
 // FX_LAUNCH_BOUNDS goes between, e.g. FX_KERNEL_BOUNDS(name, 128)
 #define FX_KERNEL_BOUNDS(name, threads) \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ name##_args a)
-#define FX_DYNAMIC_SHARED(T, s)                            \
+#define FX_DYNAMIC_SHARED(T, s)                             \
     extern __shared__ __align__(16) unsigned char fx_dyn[]; \
     T *s = reinterpret_cast<T *>(fx_dyn)
 // A module-scope variable that cuModuleGetGlobal finds by name.
-#define FX_GLOBAL(T, name) extern "C" { __device__ T name; }
+#define FX_GLOBAL(T, name) \
+    extern "C" {           \
+    __device__ T name;     \
+    }
 #define FX_DEVICE __device__ __forceinline__
 #else
 #define FX_HOST 1

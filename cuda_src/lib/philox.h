@@ -23,6 +23,8 @@ FX_DEVICE uint4 philox(uint64_t seed, uint64_t rng_step, uint32_t consumer, uint
 }
 
 // Uniform in [0, 1) with 24 bits.
-FX_DEVICE float uniform01(uint32_t x) { return (float)(x >> 8) * (1.0f / 16777216.0f); }
+FX_DEVICE float uniform01(uint32_t x) {
+    return (float)(x >> 8) * (1.0f / 16777216.0f);
+}
 
 }  // namespace fx

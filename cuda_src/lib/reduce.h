@@ -10,15 +10,21 @@ namespace fx {
 
 struct op_sum {
     template <class T>
-    FX_DEVICE T operator()(T a, T b) const { return a + b; }
+    FX_DEVICE T operator()(T a, T b) const {
+        return a + b;
+    }
 };
 struct op_max {  // keeps NaN
     template <class T>
-    FX_DEVICE T operator()(T a, T b) const { return (a != a) ? a : ((b != b) ? b : (a > b ? a : b)); }
+    FX_DEVICE T operator()(T a, T b) const {
+        return (a != a) ? a : ((b != b) ? b : (a > b ? a : b));
+    }
 };
 struct op_min {  // keeps NaN
     template <class T>
-    FX_DEVICE T operator()(T a, T b) const { return (a != a) ? a : ((b != b) ? b : (a < b ? a : b)); }
+    FX_DEVICE T operator()(T a, T b) const {
+        return (a != a) ? a : ((b != b) ? b : (a < b ? a : b));
+    }
 };
 
 struct indexed {  // value and where it stands; order: larger value, then lower index; NaN wins over all
@@ -35,7 +41,9 @@ struct op_argmax {
 
 #ifdef FX_GPU
 template <class T>
-FX_DEVICE T shuffle_xor(T v, int lane) { return __shfl_xor_sync(0xffffffffu, v, lane); }
+FX_DEVICE T shuffle_xor(T v, int lane) {
+    return __shfl_xor_sync(0xffffffffu, v, lane);
+}
 FX_DEVICE indexed shuffle_xor(indexed v, int lane) {
     return {__shfl_xor_sync(0xffffffffu, v.v, lane), __shfl_xor_sync(0xffffffffu, v.i, lane)};
 }
@@ -82,14 +90,22 @@ inline T block_reduce(int n, T identity, Op op, F f) {
 #endif
 
 template <class F>
-FX_DEVICE float block_sum(int n, F f) { return block_reduce(n, 0.0f, op_sum(), f); }
+FX_DEVICE float block_sum(int n, F f) {
+    return block_reduce(n, 0.0f, op_sum(), f);
+}
 template <class F>
-FX_DEVICE double block_sum_f64(int n, F f) { return block_reduce(n, 0.0, op_sum(), f); }
+FX_DEVICE double block_sum_f64(int n, F f) {
+    return block_reduce(n, 0.0, op_sum(), f);
+}
 // n >= 1 for the rest: a maximum over nothing has no value, and a sentinel would be one (known failure K11).
 template <class F>
-FX_DEVICE float block_max(int n, F f) { return block_reduce(n, -INFINITY, op_max(), f); }
+FX_DEVICE float block_max(int n, F f) {
+    return block_reduce(n, -INFINITY, op_max(), f);
+}
 template <class F>
-FX_DEVICE float block_min(int n, F f) { return block_reduce(n, INFINITY, op_min(), f); }
+FX_DEVICE float block_min(int n, F f) {
+    return block_reduce(n, INFINITY, op_min(), f);
+}
 template <class F>
 FX_DEVICE indexed block_argmax(int n, F f) {
     return block_reduce(n, indexed{-INFINITY, 0x7fffffff}, op_argmax(), [&](int i) { return indexed{f(i), i}; });

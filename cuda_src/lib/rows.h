@@ -46,12 +46,18 @@ FX_DEVICE T lane_reduce(int n, T identity, Op op, F f) {
 }
 
 template <class F>
-FX_DEVICE float lane_sum(int n, F f) { return lane_reduce(n, 0.0f, op_sum(), f); }
+FX_DEVICE float lane_sum(int n, F f) {
+    return lane_reduce(n, 0.0f, op_sum(), f);
+}
 template <class F>
-FX_DEVICE float lane_max(int n, F f) { return lane_reduce(n, -INFINITY, op_max(), f); }
+FX_DEVICE float lane_max(int n, F f) {
+    return lane_reduce(n, -INFINITY, op_max(), f);
+}
 // Largest of the values that are numbers (-infinity when none is): one vector instruction, for where a NaN is found anyway.
 template <class F>
-FX_DEVICE float lane_max_number(int n, F f) { return lane_reduce(n, -INFINITY, op_max_number(), f); }
+FX_DEVICE float lane_max_number(int n, F f) {
+    return lane_reduce(n, -INFINITY, op_max_number(), f);
+}
 template <class F>
 FX_DEVICE indexed lane_argmax(int n, F f) {
     return lane_reduce(n, indexed{-INFINITY, 0x7fffffff}, op_argmax(), [&](int i) { return indexed{f(i), i}; });

@@ -54,17 +54,17 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
     const int row = (int)blockIdx.x, B = a.B, K = a.K, S = a.S, N = a.N, KN = K * N;
     const uint64_t sizes = a.branch_sizes;
     const step_block &step = *a.step;
-    float *base = shared;           // (3, K, N) V - mean_a A of each pass; then log p, p of the taken actions; p of a*
-    float *m = base + 3 * KN;       // (K, N) projected target
-    float *q_next = m + KN;         // (S,) expected return of each action at s'
-    float *branch = q_next + S;     // (K, BRANCH_STATS)
+    float *base = shared;        // (3, K, N) V - mean_a A of each pass; then log p, p of the taken actions; p of a*
+    float *m = base + 3 * KN;    // (K, N) projected target
+    float *q_next = m + KN;      // (S,) expected return of each action at s'
+    float *branch = q_next + S;  // (K, BRANCH_STATS)
     float *log_p = base, *p_taken = base + KN, *p_next = base + 2 * KN;
 
     const float *logits = a.logits + (int64_t)row * a.Np;
     const int64_t pass_stride = (int64_t)B * a.Np;
     const float v_min = step.v_min, delta_z = step.delta_z;
     const float z_max = fmaxf(fabsf(v_min), fabsf(step.v_max));
-    const float q_limit = z_max * 1.00001f;
+    const float q_limit = fx::q_limit(z_max);
     const int action = a.action[row];
     const float ret = a.ret[row], discount = a.discount[row];
     const float alpha = step.alpha_c51, smoothing = step.label_smoothing;
@@ -99,8 +99,7 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
             float q = fx::lane_softmax(N, [&](int j) { return v[j] + x[j]; }, atom).expectation;
             FX_LANE_0 {
                 q_next[r] = q;
-                if (!fx::finite(q)) fx::guard_raise(a.guard, GUARD_DDQN, CHECK_NON_FINITE, row, q);
-                else if (!(fabsf(q) <= q_limit)) fx::guard_raise(a.guard, GUARD_DDQN, CHECK_Q_RANGE, row, q);
+                fx::guard_bound(a.guard, GUARD_DDQN, CHECK_Q_RANGE, row, q, q_limit);
             }
         } else {
             int b = r - S, taken = fx::branch_first(sizes, b) + fx::branch_action(sizes, K, action, b);
@@ -114,8 +113,9 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
                 branch[b * BRANCH_STATS + B_Q] = soft.expectation;
                 if (!(highest <= 1e-6f)) fx::guard_raise(a.guard, GUARD_DDQN, CHECK_LOG_PROBABILITY, row, highest);
                 if (!(fabsf(soft.expectation) <= q_limit))
-                    fx::guard_raise(a.guard, GUARD_DDQN, fx::finite(soft.expectation) ? CHECK_Q_RANGE : CHECK_NON_FINITE,
-                                    row, soft.expectation);
+                    fx::guard_raise(a.guard, GUARD_DDQN,
+                                    fx::finite(soft.expectation) ? CHECK_Q_RANGE : CHECK_NON_FINITE, row,
+                                    soft.expectation);
             }
         }
     }
@@ -188,11 +188,9 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
             s[B_PEAK] = peak;
             s[B_CE2] = ce2;
             s[B_MSE2] = mse2;
-            if (!(fabsf(mass - 1.0f) <= 1e-6f))
-                fx::guard_raise(a.guard, GUARD_DDQN, fx::finite(mass) ? CHECK_MASS : CHECK_NON_FINITE, row, mass);
-            if (!fx::finite(ce)) fx::guard_raise(a.guard, GUARD_DDQN, CHECK_NON_FINITE, row, ce);
-            if (!(fabsf(y) <= q_limit))
-                fx::guard_raise(a.guard, GUARD_DDQN, fx::finite(y) ? CHECK_Q_RANGE : CHECK_NON_FINITE, row, y);
+            fx::guard_mass(a.guard, GUARD_DDQN, row, mass);
+            fx::guard_finite(a.guard, GUARD_DDQN, row, ce);
+            fx::guard_bound(a.guard, GUARD_DDQN, CHECK_Q_RANGE, row, y, q_limit);
         }
         // d of the head gradient, where nothing needs p any more
         FX_LANES(j, N) p[j] = ce_scale * (p[j] - (keep * target[j] + uniform)) + mse_scale * p[j] * (atom(j) - q);
@@ -241,7 +239,8 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
         out[STATS - 1] = 0.0f;
         a.td_error[row] = td * mean;
         if (!(priority > 0.0f)) fx::guard_raise(a.guard, GUARD_DDQN, CHECK_EMPTY, row, priority);
-        if (!fx::finite(ret) || !fx::finite(discount) || !fx::finite(weight))
-            fx::guard_raise(a.guard, GUARD_DDQN, CHECK_NON_FINITE, row, fx::finite(ret) ? weight : ret);
+        fx::guard_finite(a.guard, GUARD_DDQN, row, ret);
+        fx::guard_finite(a.guard, GUARD_DDQN, row, discount);
+        fx::guard_finite(a.guard, GUARD_DDQN, row, weight);
     }
 }

@@ -4,7 +4,9 @@
 
 namespace fx {
 
-FX_DEVICE float stats_identity(int column) { return column == STAT_Q_MIN ? INFINITY : column == STAT_Q_MAX ? -INFINITY : 0.0f; }
+FX_DEVICE float stats_identity(int column) {
+    return column == STAT_Q_MIN ? INFINITY : column == STAT_Q_MAX ? -INFINITY : 0.0f;
+}
 
 FX_DEVICE float combine_stats(int column, float x, float y) {
     return column == STAT_Q_MIN ? op_min()(x, y) : column == STAT_Q_MAX ? op_max()(x, y) : x + y;

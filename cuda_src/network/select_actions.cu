@@ -67,12 +67,15 @@ FX_KERNEL_ANYBLOCK(select_actions) {
 
     FX_ROWS(s, S) {
         const float *v = base + fx::branch_of(sizes, s) * N, *x = value + (1 + s) * N;
-        const float expected = fx::lane_softmax(
-            N, [&](int j) { return v[j] + x[j]; }, [&](int j) { return v_min + delta_z * (float)j; }).expectation;
+        const float expected =
+            fx::lane_softmax(
+                N, [&](int j) { return v[j] + x[j]; }, [&](int j) { return v_min + delta_z * (float)j; })
+                .expectation;
         FX_LANE_0 q[s] = expected;
     }
     __syncthreads();
-    if (a.q) FX_FOR(s, S) a.q[row * S + s] = q[s];
+    if (a.q)
+        FX_FOR(s, S) a.q[row * S + s] = q[s];
 
     FX_FOR(b, K) {
         const int n = fx::branch_size(sizes, b);
@@ -80,12 +83,9 @@ FX_KERNEL_ANYBLOCK(select_actions) {
         const uint4 random = fx::philox(a.control->seed, draw, RNG_EXPLORE, (uint32_t)(row * K + b));
         const float epsilon = a.explore->epsilon, temperature = a.explore->temperature;
         int chosen;
-        if (fx::uniform01(random.x) < epsilon)
-            chosen = (int)(((uint64_t)random.y * (uint64_t)n) >> 32);
-        else if (temperature > 0.0f)
-            chosen = boltzmann_action(mine, n, temperature, fx::uniform01(random.z));
-        else
-            chosen = best_action(mine, n);
+        if (fx::uniform01(random.x) < epsilon) chosen = (int)(((uint64_t)random.y * (uint64_t)n) >> 32);
+        else if (temperature > 0.0f) chosen = boltzmann_action(mine, n, temperature, fx::uniform01(random.z));
+        else chosen = best_action(mine, n);
         for (int i = 0; i < n; ++i) {
             if (fx::finite(mine[i])) continue;
             chosen = -1;
@@ -97,7 +97,8 @@ FX_KERNEL_ANYBLOCK(select_actions) {
 
     FX_FOR(one, 1) {
         int action = 0;
-        for (int b = 0; b < K; ++b) action = action < 0 || choice[b] < 0 ? -1 : action * fx::branch_size(sizes, b) + choice[b];
+        for (int b = 0; b < K; ++b)
+            action = action < 0 || choice[b] < 0 ? -1 : action * fx::branch_size(sizes, b) + choice[b];
         a.action[row] = action;
         a.draws[row] = draw + 1;
     }

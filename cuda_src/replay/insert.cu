@@ -25,9 +25,7 @@ FX_DEVICE int64_t oldest_held(const replay_state &ring, int E, int capacity) {
     return oldest > 0 ? oldest : 0;
 }
 
-FX_DEVICE bool has_final(int ended) {
-    return !(ended & ENDED_ABSENT) && (ended & (ENDED_TERMINATED | ENDED_TRUNCATED));
-}
+FX_DEVICE bool has_final(int ended) { return !(ended & ENDED_ABSENT) && (ended & (ENDED_TERMINATED | ENDED_TRUNCATED)); }
 
 }  // namespace fx
 
@@ -46,9 +44,8 @@ FX_KERNEL_ANYBLOCK(replay_insert) {
         const int64_t S = a.S;
         FX_FOR(j, a.S) a.stored_state[row * S + j] = a.state[e * S + j];
         if (fx::has_final(ended)) {
-            const int before = fx::block_reduce(e, 0, fx::op_sum(), [&](int i) {
-                return fx::has_final(a.ended[i]) ? 1 : 0;
-            });
+            const int before =
+                fx::block_reduce(e, 0, fx::op_sum(), [&](int i) { return fx::has_final(a.ended[i]) ? 1 : 0; });
             const int64_t final_number = (int64_t)ring.finals + before;
             slot = (int)(final_number % a.finals);
             if (final_number >= a.finals && a.final_owner[slot] >= oldest) evicted = a.final_owner[slot];
@@ -130,9 +127,7 @@ FX_KERNEL_ANYBLOCK(replay_advance) {
     if (b > 0) return;
     int finals = 0;
     if (a.ended) {
-        finals = fx::block_reduce(a.E, 0, fx::op_sum(), [&](int i) {
-            return fx::has_final(a.ended[i]) ? 1 : 0;
-        });
+        finals = fx::block_reduce(a.E, 0, fx::op_sum(), [&](int i) { return fx::has_final(a.ended[i]) ? 1 : 0; });
     }
     FX_FOR(one, 1) {
         replay_state ring = *a.ring;

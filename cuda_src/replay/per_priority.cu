@@ -33,10 +33,8 @@ FX_KERNEL_ANYBLOCK(per_priority) {
     if (row < 0) return;
     FX_FOR(one, 1) {
         const float p = fx::new_priority(a.td_error[k], a.step);
-        if (p < 0.0f)
-            atomicAdd(&a.state->skipped, 1u);
-        else
-            fx::raise(&a.state->max_priority, p);
+        if (p < 0.0f) atomicAdd(&a.state->skipped, 1u);
+        else fx::raise(&a.state->max_priority, p);
     }
     if (!fx::last_of_run(a.batch_index, k, a.B, SUM_FANOUT)) return;
 

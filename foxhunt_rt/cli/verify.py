@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fills a replay from simulated bars, trains a few steps, compares."""
-    from foxhunt_rt.cli.small_world import small_world
     from foxhunt_rt.cli.options import configuration
+    from foxhunt_rt.cli.small_world import small_world
     from foxhunt_rt.graph import Runtime
     from foxhunt_rt.market.walks import split_window
 

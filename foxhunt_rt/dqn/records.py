@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foxhunt_rt.driver import FoxhuntError, MappedBuffer
 from foxhunt_rt.dqn.guard import GuardFault, decode
+from foxhunt_rt.driver import FoxhuntError, MappedBuffer
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.kernels import abi
 

@@ -67,7 +67,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
                 raise CheckpointError(
                     f"{path} has format {number}, newer than this version reads ({FORMAT}); update foxhunt-rt"
                 )
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118: no iterable of its own
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (a file is not iterable)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist; give one of runs/*/checkpoints") from error
     except safetensors.SafetensorError as error:

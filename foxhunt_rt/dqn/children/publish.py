@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foxhunt_rt.driver import Buffer, MappedBuffer
 from foxhunt_rt.dqn.children.ddqn import LossShape
+from foxhunt_rt.driver import Buffer, MappedBuffer
 from foxhunt_rt.graph import Child, StepPlan
 
 _THREADS = 512
