@@ -32,6 +32,10 @@ class MetricsLog:
         """The arrays as they were added: one an epoch."""
         return [records for _, _, records in self._parts]
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._parts = []
+
     def __len__(self) -> int:
         return sum(len(records) for _, _, records in self._parts)
 
