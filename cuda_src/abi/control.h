@@ -45,3 +45,13 @@ typedef struct {
     int32_t segments;           //@ the rows are added up in so many segments at once
     int32_t capacity;           //@ records of the ring
 } publish_args;
+
+/* The guard's checks, one value each: what a kernel cannot be brought to compute from any input is planted here (tests). */
+typedef struct {
+    const float *mass;            //@ in f32[n]
+    const float *log_probability; //@ in f32[n]
+    const float *q;               //@ in f32[n]
+    guard_block *guard;           //@ inout guard_block[n]   one a value
+    float z_max;                  //@ largest |z| of the support
+    int32_t n;                    //@ values
+} guard_probe_args;
