@@ -16,7 +16,7 @@ endif()
 
 add_library(foxhunt_hostsim SHARED ${hostsim_sources})
 set_target_properties(foxhunt_hostsim PROPERTIES NO_SONAME TRUE LIBRARY_OUTPUT_DIRECTORY "${output_root}")
-target_compile_options(foxhunt_hostsim PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-std=c++20> -O3 -Wall -Wextra
+target_compile_options(foxhunt_hostsim PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-std=c++20> -O3 -Wall -Wextra -Wno-restrict
     -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique> ${sanitize_flags})
 target_include_directories(foxhunt_hostsim PRIVATE "${device_root}")
 target_include_directories(foxhunt_hostsim SYSTEM PRIVATE "${FOXHUNT_CUDA_INCLUDE}")
