@@ -124,3 +124,9 @@ def test_config_is_frozen_and_picklable() -> None:
 def test_unknown_profile_names_the_known() -> None:
     with pytest.raises(ConfigError, match="did you mean smoke"):
         Config.profile("smok")
+
+
+def test_the_page_is_the_code() -> None:
+    import config_docs
+
+    assert config_docs.PAGE.read_text() == config_docs.page(), "run python tools/config_docs.py"

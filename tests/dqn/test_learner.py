@@ -1,0 +1,325 @@
+"""The learner as a whole: one launch a step and nothing else, settings in stream order, records, guard, fold reset.
+
+The rows of the known failures that concern the step are named where they are tested.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from foxhunt_rt import Runtime, abi
+from foxhunt_rt.config import Config, ConfigError
+from foxhunt_rt.dqn.guard import CLEAR, Finding, GuardFault, decode
+from foxhunt_rt.dqn.learner import Learner
+from foxhunt_rt.dqn.records import RecordError, RecordReader
+from foxhunt_rt.driver import counts
+from foxhunt_rt.graph import BakedValueError
+from foxhunt_rt.replay import ReplayError
+
+ROOT = Path(__file__).resolve().parents[2]
+S, BRANCHES, E = 5, (3, 2), 8
+
+
+def small(*assignments: str) -> Config:
+    return Config().with_set(["network.hidden=12", "network.atoms=11", "replay.capacity=512", "replay.batch=16",
+                              "optim.horizon=50", "loss.v_min=-3", "loss.v_max=3", *assignments])  # fmt: skip
+
+
+def insert(learner: Learner, inserts: int = 8, seed: int = 0, reward: float | None = None) -> None:
+    random = np.random.default_rng(seed)
+    staging = learner.replay.staging(E)
+    for _ in range(inserts):
+        state, after = (random.normal(size=(E, S)).astype(np.float32) for _ in range(2))
+        given = random.normal(size=E) if reward is None else np.full(E, reward)
+        learner.replay.insert_batch(staging, random.integers(0, 6, E), given, random.random(E) < 0.1, np.zeros(E, bool),
+                                    state=state, next_state=after)  # fmt: skip
+
+
+def contents(learner: Learner) -> dict[str, bytes]:
+    """Every buffer that a step writes, without its timestamps."""
+    out = {}
+    for buffer in learner.state_buffers():
+        array = buffer.to_numpy()  # type: ignore[attr-defined]
+        for name in ("started_ns", "ended_ns"):
+            if name in (array.dtype.names or ()):
+                array[name] = 0
+        out[f"{buffer.label}@{buffer.ptr:x}"] = array.tobytes()
+    return out
+
+
+@pytest.fixture
+def make(runtime: Runtime) -> Iterator[Callable[..., Learner]]:
+    made: list[Learner] = []
+
+    def build(*assignments: str, rows: int = 8) -> Learner:
+        learner = Learner(runtime, small(*assignments), S, BRANCHES)
+        made.append(learner)
+        if rows:
+            insert(learner, rows)
+        return learner
+
+    yield build
+    for learner in made:
+        learner.close()
+
+
+def test_a_step_is_one_launch_without_synchronization_or_allocation(make: Callable[..., Learner]) -> None:
+    learner = make()
+    learner.step()
+    learner.drain()
+    before = dict(counts)
+    for _ in range(10):
+        learner.step()
+    used = {name: n - before.get(name, 0) for name, n in counts.items() if n != before.get(name, 0)}
+    assert used.pop("cuGraphLaunch") == 10
+    assert set(used) <= {"cuStreamQuery", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}, used
+
+
+def test_children_are_those_of_the_core_step_in_order(make: Callable[..., Learner]) -> None:
+    info = make().graph.info()
+    assert [c["name"] for c in info["children"]] == [
+        "counters", "per_sample", "forward", "ddqn", "adam_grad", "adam", "per_priority"]  # fmt: skip
+    assert [c["name"] for c in info["epilogue"]] == ["publish"]
+    assert ["adam_grad", "per_priority"] not in info["edges"], "priorities run beside the backward pass"
+
+
+def test_every_statistic_moves(make: Callable[..., Learner]) -> None:
+    """Known failure K6: a statistic stayed zero for weeks."""
+    learner = make("loss.grad_budget=0.001", "optim.max_grad_norm=0.01", "guard.q_clip=0.0001", "guard.edge_mass=0.001",
+                   "guard.atom_use=0.99", "guard.spike_mass=0.2", "guard.spike_share=0.01")  # fmt: skip
+    learner.set(alpha_c51=0.5)
+    insert(learner, 2, seed=3, reward=2.9)
+    for step in range(12):
+        if step == 6:
+            learner.set(alpha_c51=0.6)
+            insert(learner, 4, seed=4)
+        learner.step()
+    records = learner.drain()
+    assert list(records["step"]) == list(range(12))
+    assert list(records["sequence"]) == list(range(1, 13))
+    still = {"guard_key", "replay_skipped"}
+    for name in records.dtype.names or ():
+        if name not in still:
+            assert len(np.unique(records[name])) > 1, f"{name} is {records[name][0]} in every record"
+    assert (records["guard_key"] == CLEAR).all() and not records["replay_skipped"].any()
+    assert (np.diff(records["ended_ns"].astype(np.int64)) > 0).all()
+    assert (records["ended_ns"] >= records["started_ns"]).all()
+
+
+def test_a_grown_replay_is_seen_by_the_captured_step(make: Callable[..., Learner]) -> None:
+    """Known failure K8: replays sampled from the buffer size of capture time."""
+    learner = make("replay.n_step=1", rows=3)
+    for _ in range(3):
+        learner.step()
+    assert learner.drain()["replay_size"][-1] == 3 * E
+    assert learner.batch.index.to_numpy().max() < 3 * E
+    insert(learner, 40, seed=1)
+    seen: set[int] = set()
+    for _ in range(20):
+        learner.step()
+        seen |= set(learner.batch.index.to_numpy().tolist())
+    assert learner.drain()["replay_size"][-1] == 43 * E
+    assert max(seen) >= 30 * E
+    with pytest.raises(BakedValueError, match="baked"):
+        learner.graph.set("per_sample", "per_sample", n_step=2)
+
+
+def test_too_few_rows_are_refused_before_the_launch(make: Callable[..., Learner]) -> None:
+    learner = make(rows=0)
+    launches = counts["cuGraphLaunch"]
+    with pytest.raises(ReplayError, match="too few"):
+        learner.step()
+    assert counts["cuGraphLaunch"] == launches and learner.launched == 0
+
+
+def test_same_seed_same_bits_and_a_reset_is_a_new_learner(make: Callable[..., Learner]) -> None:
+    """Known failures K9 and K11's state of the fold before: fold k alone equals fold k in sequence."""
+
+    def fold(learner: Learner, seed: int) -> dict[str, bytes]:
+        learner.reset(seed)
+        insert(learner, 12, seed)
+        learner.set(alpha_c51=0.3)
+        for _ in range(6):
+            learner.step()
+        learner.set(lr=1e-3, alpha_c51=0.9, gamma=0.5)
+        for _ in range(3):
+            learner.step()
+        learner.drain()
+        return {name.split("@")[0] + str(i): data for i, (name, data) in enumerate(contents(learner).items())}
+
+    alone, sequence = make(), make()
+    fold(sequence, 1)
+    first, second = fold(alone, 2), fold(sequence, 2)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+    theta = next(name for name in second if name.startswith("adam.theta"))
+    assert fold(sequence, 3)[theta] != second[theta], "another seed is another network"
+
+
+def test_ungraphed_mode_gives_the_same_bits(make: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch) -> None:
+    """FOXHUNT_GRAPH=off and =debug run the same launches one by one."""
+    ends = {}
+    for mode in ("on", "off", "debug"):
+        monkeypatch.setitem(os.environ, "FOXHUNT_GRAPH", mode)
+        learner = make()
+        for _ in range(3):
+            learner.step()
+        ends[mode] = learner.drain()
+        ends[f"{mode}.theta"] = learner.adam.theta.to_numpy()
+    for mode in ("off", "debug"):
+        np.testing.assert_array_equal(ends[f"{mode}.theta"], ends["on.theta"])
+        np.testing.assert_array_equal(ends[mode]["loss"], ends["on"]["loss"])
+
+
+def test_settings_apply_in_stream_order(make: Callable[..., Learner]) -> None:
+    learner = make("guard.launches_ahead=8")
+    lrs = [1e-3, 2e-3, 3e-3, 4e-3]
+    for lr in lrs:
+        learner.set(lr=lr, lr_min=lr)
+        learner.step()
+    np.testing.assert_array_equal(learner.drain()["lr"], np.array(lrs, np.float32))
+
+
+def test_a_budget_cannot_be_switched_on_in_a_plan_without_one(make: Callable[..., Learner]) -> None:
+    learner = make("loss.grad_budget=0")
+    with pytest.raises(ConfigError, match="before making it"):
+        learner.set(grad_budget=1.0)
+    assert learner.graph.where("budget_blend") == []
+
+
+def test_parameters_load_and_come_back(make: Callable[..., Learner]) -> None:
+    learner = make()
+    tensors = {name: value + 1 for name, value in learner.params().items()}
+    learner.load_params(tensors)
+    for target in (False, True):
+        for name, value in learner.params(target=target).items():
+            np.testing.assert_array_equal(value, tensors[name])
+
+
+# ---------------------------------------------------------------------- guard and records
+
+
+def test_a_planted_nan_is_caught_in_one_step_and_says_where(make: Callable[..., Learner]) -> None:
+    learner = make()
+    learner.step()
+    learner.drain()
+    theta = learner.adam.theta.to_numpy()
+    theta[learner.layout.layers[-1].bias.offset] = np.nan
+    learner.adam.theta.copy_from(theta)
+    learner.step()
+    with pytest.raises(GuardFault) as caught:
+        learner.drain()
+    fault = caught.value
+    assert (fault.step, fault.child, fault.check) == (1, "ddqn", "non_finite")
+    assert not np.isfinite(fault.value)
+    assert "step 1" in str(fault) and "\n" not in str(fault)
+    assert learner.last is not None and learner.last["step"] == 1 and np.isnan(learner.last["q_max"])
+    again = pickle.loads(pickle.dumps(fault))
+    assert (again.step, again.check, str(again)) == (fault.step, fault.check, str(fault))
+    learner.reset(1)
+    insert(learner)
+    learner.step()
+    assert np.isfinite(learner.drain()["loss"]).all(), "a reset clears the guard"
+
+
+def test_every_alpha_is_free_of_faults(make: Callable[..., Learner]) -> None:
+    """Known failure K11: the share of the cross-entropy rose from 0 to 0.2 and |Q| was reported as 1e30."""
+    learner = make("loss.v_min=-240", "loss.v_max=240")
+    for alpha in np.linspace(0.0, 1.0, 11):
+        learner.set(alpha_c51=float(alpha))
+        learner.step()
+    records = learner.drain()
+    assert (np.abs(records["q_min"]) <= 240).all() and (np.abs(records["q_max"]) <= 240).all()
+
+
+def test_key_round_trip() -> None:
+    bits = int(np.float32(-2.5).view(np.uint32))
+    head = abi.constant("GUARD_ADAM") << 28 | abi.constant("CHECK_NON_FINITE") << 24 | 77
+    assert decode(head << 32 | bits) == Finding("adam", "non_finite", 77, -2.5)
+    assert decode(CLEAR) is None
+
+
+def write(reader: RecordReader, step: int, key: int = CLEAR) -> None:
+    """What publish does, by hand."""
+    slot: npt.NDArray[Any] = reader.ring.host[step % len(reader.ring.host)]
+    slot["step"], slot["guard_key"], slot["sequence"] = step, key, step + 1
+
+
+def test_reader_takes_every_record_once_and_raises_on_an_overrun(runtime: Runtime) -> None:
+    """Known failure K10: a guard that looked every fifth step missed whole epochs."""
+    reader = RecordReader(runtime, 4)
+    seen: list[int] = []
+    take = lambda record: seen.append(int(record["step"]))  # noqa: E731
+    assert reader.poll(take) == 0
+    for step in range(3):
+        write(reader, step)
+    assert reader.poll(take) == 3 and reader.poll(take) == 0
+    for step in range(3, 7):
+        write(reader, step)
+    reader.ring.host["sequence"][7 % 4] = 0  # the writer is in the middle of step 7: its slot held step 3
+    with pytest.raises(RecordError, match="idle"):
+        reader.wait(7, take, timeout_s=0.2)
+    assert seen == [0, 1, 2]
+    write(reader, 7)
+    with pytest.raises(RecordError, match="overwritten by that of step 7"):
+        reader.poll(take)
+    reader.reset()
+    write(reader, 0, key=(abi.constant("GUARD_DDQN") << 28 | abi.constant("CHECK_MASS") << 24) << 32)
+    with pytest.raises(GuardFault, match="mass"):
+        reader.poll(take)
+    assert seen[-1] == 0, "the record of the fault is delivered too"
+
+
+def test_the_host_runs_at_most_d_launches_ahead(make: Callable[..., Learner]) -> None:
+    learner = make("guard.launches_ahead=2")
+    for _ in range(20):
+        learner.step()
+        assert learner.launched - learner.records.next_step <= 2
+    assert len(learner.drain()) == 20
+
+
+# ---------------------------------------------------------------------- the source tree
+
+
+def test_no_kernel_is_dead() -> None:
+    """Known failure K19: every kernel is launched by the package, a tool or a test."""
+    kernels = set()
+    for path in (ROOT / "cuda_src").rglob("*.cu"):
+        kernels |= set(re.findall(r"^FX_KERNEL\w*\((\w+)", path.read_text(), re.MULTILINE))
+    assert len(kernels) > 10
+    text = {folder: "\n".join(p.read_text() for p in (ROOT / folder).rglob("*.py") if "_native" not in p.parts)
+            for folder in ("foxhunt_rt", "tools", "tests")}  # fmt: skip
+    testing = set()
+    for path in (ROOT / "cuda_src" / "testing").glob("*.cu"):
+        testing |= set(re.findall(r"^FX_KERNEL\w*\((\w+)", path.read_text(), re.MULTILINE))
+    for kernel in sorted(kernels):
+        where = text["foxhunt_rt"] + text["tools"] + (text["tests"] if kernel in testing else "")
+        assert re.search(rf"[\"']{kernel}[\"']", where), f"nobody launches {kernel}: remove it or use it"
+
+
+def own_defaults(text: str, names: set[str]) -> list[str]:
+    """Lines that give a setting's name a number, or ask a configuration with something to fall back on."""
+    return [line.strip() for line in text.splitlines()
+            if any(match[1] in names for match in re.finditer(r"\b(\w+)\s*:\s*(?:int|float|str)\s*=\s*[-\d.]", line))
+            or re.search(r"getattr\([^()]*config[^()]*,[^()]*,[^()]*\)", line)]  # fmt: skip
+
+
+def test_no_program_has_a_default_of_its_own() -> None:
+    """Known failure K20: the number of a setting stands in config.py and nowhere else."""
+    names = {key.rsplit(".", 1)[1] for key, _, _, _ in Config().options() if not key.startswith("market.")}
+    assert own_defaults("def f(atoms: int = 51):", names) and own_defaults("getattr(config.network, 'atoms', 51)", names)
+    found = {}
+    for folder in ("dqn", "train", "cli"):
+        for path in (ROOT / "foxhunt_rt" / folder).rglob("*.py"):
+            if lines := own_defaults(path.read_text(), names):
+                found[str(path.relative_to(ROOT))] = lines
+    assert found == {}
