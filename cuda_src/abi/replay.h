@@ -14,6 +14,7 @@ typedef struct {
     const float *priority;      //@ in f32[blocks*256]
     const double *block_sum;    //@ in f64[(blocks+255)/256*256]
     const double *super_sum;    //@ in f64[256] optional
+    const replay_state *ring;   //@ in replay_state[1]                    stride
     const replay_row *rows;     //@ in replay_row[capacity]
     const float *state;         //@ in f32[capacity*S] optional           vector mode
     const float *final_state;   //@ in f32[finals*S] optional             vector mode

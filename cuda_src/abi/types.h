@@ -102,6 +102,8 @@ typedef struct {
     uint32_t position;  /* next row to write */
     float max_priority; /* P_max: new rows enter with it */
     uint32_t skipped;   /* non-finite priorities that were not written */
+    uint32_t stride;    /* rows from one transition of an environment to its next: E of the inserts */
+    uint32_t pad0_;
 } replay_state;
 
 /* One stored transition, 32 bytes: one memory sector. States lie in arrays of their own. */

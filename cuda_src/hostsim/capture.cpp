@@ -104,7 +104,8 @@ CUresult check_stream(Stream *s, const char *call, bool *capturing) {
 
 CUresult capture_node(Stream *s, std::unique_ptr<Node> node) {
     Node *added;
-    FX_TRY(add_node(s->capture->graph, reinterpret_cast<CUgraphNode *>(s->tail.data()), s->tail.size(), std::move(node), &added));
+    FX_TRY(add_node(s->capture->graph, reinterpret_cast<CUgraphNode *>(s->tail.data()), s->tail.size(), std::move(node),
+                    &added));
     s->tail = {added};
     return CUDA_SUCCESS;
 }
@@ -153,8 +154,8 @@ FX_API cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
     FX_TRY(find_stream(handle, s));
     return begin(s, mode, nullptr);
 }
-FX_API cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *, size_t count,
-                                   CUstreamCaptureMode mode) {
+FX_API cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *,
+                                   size_t count, CUstreamCaptureMode mode) {
     FX_ENTER(context);
     Stream *s;
     Graph *g;
@@ -182,7 +183,8 @@ FX_API cuStreamEndCapture(CUstream handle, CUgraph *out) {
         invalidate(c, "cuStreamEndCapture on a stream other than the one it began on");
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != this_thread()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != this_thread())
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     CUresult result = c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {  // every node of a joined stream must lead back to the origin
         std::vector<const Node *> reached(s->tail.begin(), s->tail.end());
@@ -212,7 +214,7 @@ FX_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
     FX_TRY(find_stream(handle, s));
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     if (s->legacy) FX_TRY(check_stream(s, "cuStreamIsCapturing of the legacy stream", nullptr));
-    *status = !s->capture          ? CU_STREAM_CAPTURE_STATUS_NONE
+    *status = !s->capture           ? CU_STREAM_CAPTURE_STATUS_NONE
               : s->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;
@@ -225,7 +227,9 @@ FX_API cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cu
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     if (s->legacy) FX_TRY(check_stream(s, "cuStreamGetCaptureInfo of the legacy stream", nullptr));
     bool active = s->capture && !s->capture->invalid;
-    *status = !s->capture ? CU_STREAM_CAPTURE_STATUS_NONE : active ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    *status = !s->capture ? CU_STREAM_CAPTURE_STATUS_NONE
+              : active    ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                          : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     if (!active) return CUDA_SUCCESS;
     if (id) *id = s->capture->id;
     if (graph) *graph = reinterpret_cast<CUgraph>(s->capture->graph);
@@ -235,7 +239,8 @@ FX_API cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cu
     if (count) *count = s->tail.size();
     return CUDA_SUCCESS;
 }
-FX_API cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *before, const CUgraphEdgeData *, size_t count, unsigned flags) {
+FX_API cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *before, const CUgraphEdgeData *, size_t count,
+                                         unsigned flags) {
     FX_ENTER(context);
     Stream *s;
     FX_TRY(find_stream(handle, s));

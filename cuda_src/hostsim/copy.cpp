@@ -94,8 +94,10 @@ CUresult fill(const CUDA_MEMSET_NODE_PARAMS &p, CUstream stream, const char *cal
 
 CUDA_MEMCPY3D widen(const CUDA_MEMCPY2D &p) {
     CUDA_MEMCPY3D q{};
-    q.srcXInBytes = p.srcXInBytes, q.srcY = p.srcY, q.srcMemoryType = p.srcMemoryType, q.srcHost = p.srcHost, q.srcDevice = p.srcDevice, q.srcPitch = p.srcPitch;
-    q.dstXInBytes = p.dstXInBytes, q.dstY = p.dstY, q.dstMemoryType = p.dstMemoryType, q.dstHost = p.dstHost, q.dstDevice = p.dstDevice, q.dstPitch = p.dstPitch;
+    q.srcXInBytes = p.srcXInBytes, q.srcY = p.srcY, q.srcMemoryType = p.srcMemoryType, q.srcHost = p.srcHost,
+    q.srcDevice = p.srcDevice, q.srcPitch = p.srcPitch;
+    q.dstXInBytes = p.dstXInBytes, q.dstY = p.dstY, q.dstMemoryType = p.dstMemoryType, q.dstHost = p.dstHost,
+    q.dstDevice = p.dstDevice, q.dstPitch = p.dstPitch;
     q.WidthInBytes = p.WidthInBytes, q.Height = p.Height, q.Depth = 1;
     return q;
 }
@@ -108,7 +110,8 @@ CUDA_MEMCPY3D linear(CUmemorytype to, const void *dst, CUmemorytype from, const 
     return p;
 }
 
-CUresult set(CUdeviceptr dst, size_t pitch, unsigned value, unsigned element, size_t width, size_t height, CUstream stream, const char *call) {
+CUresult set(CUdeviceptr dst, size_t pitch, unsigned value, unsigned element, size_t width, size_t height,
+             CUstream stream, const char *call) {
     if (dst % element) return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMSET_NODE_PARAMS p{};
     p.dst = dst, p.pitch = pitch, p.value = value, p.elementSize = element, p.width = width, p.height = height;
@@ -124,24 +127,30 @@ CUresult check_copy(const CUDA_MEMCPY3D &p) {
         report_once("hostsim: CUDA arrays are not supported");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    return side_is_known(p.srcMemoryType, source(p), p) && side_is_known(p.dstMemoryType, destination(p), p) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return side_is_known(p.srcMemoryType, source(p), p) && side_is_known(p.dstMemoryType, destination(p), p)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult run_copy(const CUDA_MEMCPY3D &p) {
     Side from = source(p), to = destination(p);
-    if ((p.srcMemoryType != H && find(from.base) == nullptr && p.srcMemoryType == D) || (p.dstMemoryType == D && !find(to.base))) {
+    if ((p.srcMemoryType != H && find(from.base) == nullptr && p.srcMemoryType == D) ||
+        (p.dstMemoryType == D && !find(to.base))) {
         report("a queued copy touches memory that has been freed meanwhile");
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     for (size_t z = 0; z < p.Depth; ++z)
         for (size_t y = 0; y < p.Height; ++y)
-            memmove(to.base + (z * to.height + y) * to.pitch, from.base + (z * from.height + y) * from.pitch, p.WidthInBytes);
+            memmove(to.base + (z * to.height + y) * to.pitch, from.base + (z * from.height + y) * from.pitch,
+                    p.WidthInBytes);
     return CUDA_SUCCESS;
 }
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS &p) {
     if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D q{};
     q.WidthInBytes = p.width * p.elementSize, q.Height = p.height, q.Depth = 1;
-    return side_is_known(D, {(char *)p.dst, p.height > 1 ? p.pitch : q.WidthInBytes, p.height}, q) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return side_is_known(D, {(char *)p.dst, p.height > 1 ? p.pitch : q.WidthInBytes, p.height}, q)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS &p) {
     if (!find((void *)p.dst)) {
@@ -270,7 +279,9 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, CUde
     bool host = a->kind == MemoryKind::host || a->kind == MemoryKind::registered;
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT: *(void **)out = a->context; break;
-        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(CUmemorytype *)out = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            *(CUmemorytype *)out = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+            break;
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)out = p; break;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             if (!host) return CUDA_ERROR_INVALID_VALUE;
@@ -296,35 +307,105 @@ FX_API cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, v
     FX_ENTER(context);
     for (unsigned i = 0; i < count; ++i) {
         if (pointer_attribute(out[i], attributes[i], p) == CUDA_SUCCESS) continue;
-        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) *(int *)out[i] = -2;  // as documented for unknown pointers
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+            *(int *)out[i] = -2;  // as documented for unknown pointers
         else memset(out[i], 0, attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? 4 : 8);
     }
     return CUDA_SUCCESS;
 }
 
 // ---------------------------------------------------------------- copies
-FX_API cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t n) { FX_ENTER(context); return copy(linear(D, (void *)dst, H, src, n), nullptr, false, "cuMemcpyHtoD"); }
-FX_API cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t n) { FX_ENTER(context); return copy(linear(H, dst, D, (void *)src, n), nullptr, false, "cuMemcpyDtoH"); }
-FX_API cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t n) { FX_ENTER(context); return copy(linear(D, (void *)dst, D, (void *)src, n), nullptr, false, "cuMemcpyDtoD"); }
-FX_API cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n) { FX_ENTER(context); return copy(linear(U, (void *)dst, U, (void *)src, n), nullptr, false, "cuMemcpy"); }
-FX_API cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstream s) { FX_ENTER(context); return copy(linear(D, (void *)dst, H, src, n), s, true, "cuMemcpyHtoDAsync"); }
-FX_API cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s) { FX_ENTER(context); return copy(linear(H, dst, D, (void *)src, n), s, true, "cuMemcpyDtoHAsync"); }
-FX_API cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s) { FX_ENTER(context); return copy(linear(D, (void *)dst, D, (void *)src, n), s, true, "cuMemcpyDtoDAsync"); }
-FX_API cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s) { FX_ENTER(context); return copy(linear(U, (void *)dst, U, (void *)src, n), s, true, "cuMemcpyAsync"); }
-FX_API cuMemcpy2D_v2(const CUDA_MEMCPY2D *p) { FX_ENTER(context); return copy(widen(*p), nullptr, false, "cuMemcpy2D"); }
-FX_API cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *p) { FX_ENTER(context); return copy(widen(*p), nullptr, false, "cuMemcpy2DUnaligned"); }
-FX_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *p, CUstream s) { FX_ENTER(context); return copy(widen(*p), s, true, "cuMemcpy2DAsync"); }
-FX_API cuMemcpy3D_v2(const CUDA_MEMCPY3D *p) { FX_ENTER(context); return copy(*p, nullptr, false, "cuMemcpy3D"); }
-FX_API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *p, CUstream s) { FX_ENTER(context); return copy(*p, s, true, "cuMemcpy3DAsync"); }
+FX_API cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t n) {
+    FX_ENTER(context);
+    return copy(linear(D, (void *)dst, H, src, n), nullptr, false, "cuMemcpyHtoD");
+}
+FX_API cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t n) {
+    FX_ENTER(context);
+    return copy(linear(H, dst, D, (void *)src, n), nullptr, false, "cuMemcpyDtoH");
+}
+FX_API cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t n) {
+    FX_ENTER(context);
+    return copy(linear(D, (void *)dst, D, (void *)src, n), nullptr, false, "cuMemcpyDtoD");
+}
+FX_API cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n) {
+    FX_ENTER(context);
+    return copy(linear(U, (void *)dst, U, (void *)src, n), nullptr, false, "cuMemcpy");
+}
+FX_API cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstream s) {
+    FX_ENTER(context);
+    return copy(linear(D, (void *)dst, H, src, n), s, true, "cuMemcpyHtoDAsync");
+}
+FX_API cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s) {
+    FX_ENTER(context);
+    return copy(linear(H, dst, D, (void *)src, n), s, true, "cuMemcpyDtoHAsync");
+}
+FX_API cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s) {
+    FX_ENTER(context);
+    return copy(linear(D, (void *)dst, D, (void *)src, n), s, true, "cuMemcpyDtoDAsync");
+}
+FX_API cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s) {
+    FX_ENTER(context);
+    return copy(linear(U, (void *)dst, U, (void *)src, n), s, true, "cuMemcpyAsync");
+}
+FX_API cuMemcpy2D_v2(const CUDA_MEMCPY2D *p) {
+    FX_ENTER(context);
+    return copy(widen(*p), nullptr, false, "cuMemcpy2D");
+}
+FX_API cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *p) {
+    FX_ENTER(context);
+    return copy(widen(*p), nullptr, false, "cuMemcpy2DUnaligned");
+}
+FX_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *p, CUstream s) {
+    FX_ENTER(context);
+    return copy(widen(*p), s, true, "cuMemcpy2DAsync");
+}
+FX_API cuMemcpy3D_v2(const CUDA_MEMCPY3D *p) {
+    FX_ENTER(context);
+    return copy(*p, nullptr, false, "cuMemcpy3D");
+}
+FX_API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *p, CUstream s) {
+    FX_ENTER(context);
+    return copy(*p, s, true, "cuMemcpy3DAsync");
+}
 
 // ---------------------------------------------------------------- fills
-FX_API cuMemsetD8_v2(CUdeviceptr p, unsigned char v, size_t n) { FX_ENTER(context); return set(p, n, v, 1, n, 1, nullptr, "cuMemsetD8"); }
-FX_API cuMemsetD16_v2(CUdeviceptr p, unsigned short v, size_t n) { FX_ENTER(context); return set(p, n * 2, v, 2, n, 1, nullptr, "cuMemsetD16"); }
-FX_API cuMemsetD32_v2(CUdeviceptr p, unsigned v, size_t n) { FX_ENTER(context); return set(p, n * 4, v, 4, n, 1, nullptr, "cuMemsetD32"); }
-FX_API cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n, v, 1, n, 1, s, "cuMemsetD8Async"); }
-FX_API cuMemsetD16Async(CUdeviceptr p, unsigned short v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n * 2, v, 2, n, 1, s, "cuMemsetD16Async"); }
-FX_API cuMemsetD32Async(CUdeviceptr p, unsigned v, size_t n, CUstream s) { FX_ENTER(context); return set(p, n * 4, v, 4, n, 1, s, "cuMemsetD32Async"); }
-FX_API cuMemsetD2D8_v2(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h) { FX_ENTER(context); return set(p, pitch, v, 1, w, h, nullptr, "cuMemsetD2D8"); }
-FX_API cuMemsetD2D32_v2(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h) { FX_ENTER(context); return set(p, pitch, v, 4, w, h, nullptr, "cuMemsetD2D32"); }
-FX_API cuMemsetD2D8Async(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s) { FX_ENTER(context); return set(p, pitch, v, 1, w, h, s, "cuMemsetD2D8Async"); }
-FX_API cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h, CUstream s) { FX_ENTER(context); return set(p, pitch, v, 4, w, h, s, "cuMemsetD2D32Async"); }
+FX_API cuMemsetD8_v2(CUdeviceptr p, unsigned char v, size_t n) {
+    FX_ENTER(context);
+    return set(p, n, v, 1, n, 1, nullptr, "cuMemsetD8");
+}
+FX_API cuMemsetD16_v2(CUdeviceptr p, unsigned short v, size_t n) {
+    FX_ENTER(context);
+    return set(p, n * 2, v, 2, n, 1, nullptr, "cuMemsetD16");
+}
+FX_API cuMemsetD32_v2(CUdeviceptr p, unsigned v, size_t n) {
+    FX_ENTER(context);
+    return set(p, n * 4, v, 4, n, 1, nullptr, "cuMemsetD32");
+}
+FX_API cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstream s) {
+    FX_ENTER(context);
+    return set(p, n, v, 1, n, 1, s, "cuMemsetD8Async");
+}
+FX_API cuMemsetD16Async(CUdeviceptr p, unsigned short v, size_t n, CUstream s) {
+    FX_ENTER(context);
+    return set(p, n * 2, v, 2, n, 1, s, "cuMemsetD16Async");
+}
+FX_API cuMemsetD32Async(CUdeviceptr p, unsigned v, size_t n, CUstream s) {
+    FX_ENTER(context);
+    return set(p, n * 4, v, 4, n, 1, s, "cuMemsetD32Async");
+}
+FX_API cuMemsetD2D8_v2(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h) {
+    FX_ENTER(context);
+    return set(p, pitch, v, 1, w, h, nullptr, "cuMemsetD2D8");
+}
+FX_API cuMemsetD2D32_v2(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h) {
+    FX_ENTER(context);
+    return set(p, pitch, v, 4, w, h, nullptr, "cuMemsetD2D32");
+}
+FX_API cuMemsetD2D8Async(CUdeviceptr p, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s) {
+    FX_ENTER(context);
+    return set(p, pitch, v, 1, w, h, s, "cuMemsetD2D8Async");
+}
+FX_API cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned v, size_t w, size_t h, CUstream s) {
+    FX_ENTER(context);
+    return set(p, pitch, v, 4, w, h, s, "cuMemsetD2D32Async");
+}

@@ -64,16 +64,15 @@ void close_context(Context *c) {
 
 bool in_host_function = false;
 
-Counter::Counter(const char *n) : name(n) {
-    counters().push_back(this);
-}
+Counter::Counter(const char *n) : name(n) { counters().push_back(this); }
 
 unsigned long long count_calls(const char *name) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     unsigned long long n = 0;
     size_t length = strlen(name);
     for (Counter *c : counters())
-        if (!strncmp(c->name, name, length) && (!c->name[length] || (c->name[length] == '_' && c->name[length + 1] == 'v')))
+        if (!strncmp(c->name, name, length) &&
+            (!c->name[length] || (c->name[length] == '_' && c->name[length + 1] == 'v')))
             n += c->calls.load();
     return n;
 }
@@ -111,10 +110,11 @@ FX_API cuInit(unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (!initialized)
-        pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] {
-            new (&lock) std::recursive_mutex;  // the child is not the thread that locked it
-            forked = true;
-        });
+        pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); },
+                       [] {
+                           new (&lock) std::recursive_mutex;  // the child is not the thread that locked it
+                           forked = true;
+                       });
     initialized = true;
     return CUDA_SUCCESS;
 }
@@ -173,7 +173,8 @@ FX_API cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice d
     FX_ENTER(init);
     if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
     if (!value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
-    static const std::map<int, int> values = {  // shaped like compute capability 9.0; what is not here is 0
+    static const std::map<int, int> values = {
+        // shaped like compute capability 9.0; what is not here is 0
         {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
         {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
         {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},

@@ -37,31 +37,31 @@ FX_DEVICE void fx_host_each_thread(fx_host_block *b, Body body) {
     do {
         uint32_t k = b->next++, i = b->order ? b->order[k] : k;
         uint3 t = {i, 0, 0};
-        if (!b->flat) t = {i % b->block_dim.x, i / b->block_dim.x % b->block_dim.y, i / (b->block_dim.x * b->block_dim.y)};
+        if (!b->flat)
+            t = {i % b->block_dim.x, i / b->block_dim.x % b->block_dim.y, i / (b->block_dim.x * b->block_dim.y)};
         *b->thread_idx = t;
         body(t);
         if (b->waited) fx_host_thread_exit();
     } while (b->next < b->count);
 }
 
-#define FX_HOST_DESCRIPTOR(kernel, flags, threads)                                                                   \
-    extern "C" {                                                                                                     \
-    FX_EXPORT fx_host_kernel fx_host_kernel_##kernel = {FX_HOST_KERNEL_VERSION, flags, sizeof(kernel##_args), threads, \
-                                                        #kernel, kernel##_run};                                      \
+#define FX_HOST_DESCRIPTOR(kernel, flags, threads)                                             \
+    extern "C" {                                                                               \
+    FX_EXPORT fx_host_kernel fx_host_kernel_##kernel = {                                       \
+        FX_HOST_KERNEL_VERSION, flags, sizeof(kernel##_args), threads, #kernel, kernel##_run}; \
     }
 
 #define FX_KERNEL(name) FX_KERNEL_BOUNDS(name, 1024)
 
-#define FX_KERNEL_BOUNDS(name, threads)                                                                         \
+#define FX_KERNEL_BOUNDS(name, threads)                                                                          \
     static inline __attribute__((always_inline)) void name##_body(const name##_args &, const uint3, const uint3, \
                                                                   const dim3, const dim3);                       \
     static void name##_run(const void *args, fx_host_block *b) {                                                 \
         const name##_args a = *static_cast<const name##_args *>(args);                                           \
         const uint3 block = b->block_idx;                                                                        \
         const dim3 block_dim = b->block_dim, grid_dim = b->grid_dim;                                             \
-        fx_host_each_thread(b, [&](uint3 t) __attribute__((always_inline)) {                                     \
-            name##_body(a, t, block, block_dim, grid_dim);                                                       \
-        });                                                                                                      \
+        fx_host_each_thread(                                                                                     \
+            b, [&](uint3 t) __attribute__((always_inline)) { name##_body(a, t, block, block_dim, grid_dim); });  \
     }                                                                                                            \
     FX_HOST_DESCRIPTOR(name, 0u, threads)                                                                        \
     static inline void name##_body(const name##_args &a, [[maybe_unused]] const uint3 threadIdx,                 \
@@ -78,22 +78,25 @@ struct fx_host_no_barrier {
     void operator()() const {}
 };
 
-#define FX_KERNEL_ANYBLOCK(name)                                                                                 \
-    static inline __attribute__((always_inline)) void name##_body(                                               \
-        const name##_args &, fx_host_thread_zero, const uint3, fx_host_one_thread, const dim3, fx_host_no_barrier); \
-    static void name##_run(const void *args, fx_host_block *b) {                                                 \
-        const name##_args a = *static_cast<const name##_args *>(args);                                           \
-        name##_body(a, {}, b->block_idx, {}, b->grid_dim, {});                                                   \
-    }                                                                                                            \
-    FX_HOST_DESCRIPTOR(name, FX_HOST_ANYBLOCK, 1024)                                                             \
-    static inline void name##_body(const name##_args &a, [[maybe_unused]] fx_host_thread_zero threadIdx,         \
-                                   [[maybe_unused]] const uint3 blockIdx,                                        \
-                                   [[maybe_unused]] fx_host_one_thread blockDim,                                 \
-                                   [[maybe_unused]] const dim3 gridDim, [[maybe_unused]] fx_host_no_barrier __syncthreads)
+#define FX_KERNEL_ANYBLOCK(name)                                                                                      \
+    static inline __attribute__((always_inline)) void name##_body(                                                    \
+        const name##_args &, fx_host_thread_zero, const uint3, fx_host_one_thread, const dim3, fx_host_no_barrier);   \
+    static void name##_run(const void *args, fx_host_block *b) {                                                      \
+        const name##_args a = *static_cast<const name##_args *>(args);                                                \
+        name##_body(a, {}, b->block_idx, {}, b->grid_dim, {});                                                        \
+    }                                                                                                                 \
+    FX_HOST_DESCRIPTOR(name, FX_HOST_ANYBLOCK, 1024)                                                                  \
+    static inline void name##_body(const name##_args &a, [[maybe_unused]] fx_host_thread_zero threadIdx,              \
+                                   [[maybe_unused]] const uint3 blockIdx,                                             \
+                                   [[maybe_unused]] fx_host_one_thread blockDim, [[maybe_unused]] const dim3 gridDim, \
+                                   [[maybe_unused]] fx_host_no_barrier __syncthreads)
 
 #define FX_DYNAMIC_SHARED(T, s) T *s = reinterpret_cast<T *>(fx_host_dynamic_shared)
 // A module-scope variable that cuModuleGetGlobal finds.
-#define FX_GLOBAL(T, name) extern "C" { FX_EXPORT T name; }
+#define FX_GLOBAL(T, name) \
+    extern "C" {           \
+    FX_EXPORT T name;      \
+    }
 
 #include "hostsim/host_intrinsics.h"
 #include "hostsim/host_math.h"

@@ -20,13 +20,13 @@
 #define FX_API extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
 
 // The start of an entry point: takes the driver lock, counts the call, checks initialization, context, sticky errors.
-#define FX_ENTER(need)                                                 \
-    static ::hostsim::Counter counter_(__func__);                      \
-    ::hostsim::Guard guard_(counter_, ::hostsim::Need::need);          \
+#define FX_ENTER(need)                                        \
+    static ::hostsim::Counter counter_(__func__);             \
+    ::hostsim::Guard guard_(counter_, ::hostsim::Need::need); \
     if (guard_.status != CUDA_SUCCESS) return guard_.status;
-#define FX_TRY(call)                                                   \
-    do {                                                               \
-        if (CUresult r_ = (call); r_ != CUDA_SUCCESS) return r_;       \
+#define FX_TRY(call)                                             \
+    do {                                                         \
+        if (CUresult r_ = (call); r_ != CUDA_SUCCESS) return r_; \
     } while (0)
 
 namespace hostsim {
@@ -59,10 +59,10 @@ struct Guard {
     CUresult status = CUDA_SUCCESS;
 };
 
-Context *current_context();                   // of the calling thread, or null
+Context *current_context();  // of the calling thread, or null
 const std::set<Context *> &all_contexts();
-extern bool in_host_function;                 // of the thread that holds the lock
-CUresult fail(Context *c, CUresult error);    // makes an error sticky
+extern bool in_host_function;               // of the thread that holds the lock
+CUresult fail(Context *c, CUresult error);  // makes an error sticky
 
 // Live handles of one type. A handle that is not in here is refused, as the real driver usually does.
 template <class T>
@@ -139,16 +139,16 @@ struct EventState {
 struct Event {
     Context *context = nullptr;
     unsigned flags = 0;
-    std::shared_ptr<EventState> state;    // of the last record outside a capture; null: never recorded
-    std::shared_ptr<Work> work;           // null when done
-    std::shared_ptr<Capture> capture;     // recorded inside a capture
+    std::shared_ptr<EventState> state;  // of the last record outside a capture; null: never recorded
+    std::shared_ptr<Work> work;         // null when done
+    std::shared_ptr<Capture> capture;   // recorded inside a capture
     std::vector<Node *> nodes;
 };
 
 extern Registry<Stream> streams;
 extern Registry<Event> events;
 
-CUresult find_stream(CUstream handle, Stream *&out);   // null and CU_STREAM_LEGACY give the legacy stream
+CUresult find_stream(CUstream handle, Stream *&out);  // null and CU_STREAM_LEGACY give the legacy stream
 CUresult find_event(CUevent handle, Event *&out);
 // Runs `run` in stream order: at once, or later in deferred mode.
 CUresult submit(Stream *s, std::function<CUresult()> run, std::shared_ptr<Work> after = nullptr);

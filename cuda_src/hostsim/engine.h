@@ -23,11 +23,11 @@ CUresult run_launch(const Launch &launch);
 
 // Called by the fault handler and by kernels that break a rule: ends the launch on this thread with the error.
 [[noreturn]] void abort_block(CUresult error);
-bool in_kernel();                    // the calling thread executes kernel code
-const Launch *current_launch();      // of the calling thread; null outside of kernels
-const char *where_in_kernel();       // "kernel c51_loss, block (3,0,0), thread (17,0,0)"
+bool in_kernel();                // the calling thread executes kernel code
+const Launch *current_launch();  // of the calling thread; null outside of kernels
+const char *where_in_kernel();   // "kernel c51_loss, block (3,0,0), thread (17,0,0)"
 void install_fault_handler();
 
-void stop_workers();                 // before the library is unloaded
+void stop_workers();  // before the library is unloaded
 
 }  // namespace hostsim

@@ -37,24 +37,24 @@ struct PartialResult {  // of a collective over some lanes; one per lane, since 
 struct Engine {
     fx_host_block block{};
     const Launch *launch = nullptr;
-    Context main;                   // of the OS thread
+    Context main;  // of the OS thread
     Context *current = nullptr;
-    uint32_t live = 0;              // contexts in the ring, the running one included
-    uint32_t ready = 0;             // contexts that could run now, the running one not counted
+    uint32_t live = 0;   // contexts in the ring, the running one included
+    uint32_t ready = 0;  // contexts that could run now, the running one not counted
     uint32_t arrived = 0, generation = 0;
-    int sum[2] = {0, 0};            // of __syncthreads_count, by parity of the generation
+    int sum[2] = {0, 0};  // of __syncthreads_count, by parity of the generation
     bool main_done = false;
     std::vector<Warp> warps;
     std::vector<PartialResult> partial;
-    std::vector<uint32_t> order;    // threads in seeded order
-    std::vector<Context *> pool;    // contexts with a stack, free
+    std::vector<uint32_t> order;  // threads in seeded order
+    std::vector<Context *> pool;  // contexts with a stack, free
     std::vector<Context *> all;
-    void *jump[5];                  // __builtin_setjmp: where abort_block goes
+    void *jump[5];  // __builtin_setjmp: where abort_block goes
     CUresult error = CUDA_SUCCESS;
     bool running = false;
     char *shared = nullptr;
     size_t shared_size = 0;
-    uint64_t shuffle = 1;           // state of the seeded choices of this block
+    uint64_t shuffle = 1;  // state of the seeded choices of this block
 
     void run_block(uint64_t linear_block);
     void wait_block(int predicate, int *sum_out);

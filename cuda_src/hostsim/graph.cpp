@@ -68,7 +68,8 @@ CUresult add_node(Graph *g, const CUgraphNode *before, size_t count, std::unique
     for (size_t i = 0; i < count; ++i) {
         Node *b;
         FX_TRY(find_node(before[i], b));
-        if (b->graph != g || std::find(node->before.begin(), node->before.end(), b) != node->before.end()) return CUDA_ERROR_INVALID_VALUE;
+        if (b->graph != g || std::find(node->before.begin(), node->before.end(), b) != node->before.end())
+            return CUDA_ERROR_INVALID_VALUE;
         node->before.push_back(b);
     }
     *out = node.get();
@@ -177,7 +178,8 @@ static CUresult set_conditional(Node &n, Graph *g, CUDA_CONDITIONAL_NODE_PARAMS 
     while (g->inside) g = g->inside->graph;
     auto handle = std::find_if(g->handles.begin(), g->handles.end(), [&](auto &h) { return h.id == p.handle; });
     if (handle == g->handles.end() || handle->used) return CUDA_ERROR_INVALID_VALUE;
-    bool good = (p.type == CU_GRAPH_COND_TYPE_IF && (p.size == 1 || p.size == 2)) || (p.type == CU_GRAPH_COND_TYPE_WHILE && p.size == 1) ||
+    bool good = (p.type == CU_GRAPH_COND_TYPE_IF && (p.size == 1 || p.size == 2)) ||
+                (p.type == CU_GRAPH_COND_TYPE_WHILE && p.size == 1) ||
                 (p.type == CU_GRAPH_COND_TYPE_SWITCH && p.size >= 1);
     if (!good) return CUDA_ERROR_INVALID_VALUE;
     handle->used = true;
@@ -196,12 +198,14 @@ static CUDA_KERNEL_NODE_PARAMS narrow(const CUDA_KERNEL_NODE_PARAMS_v3 &k) {
     CUDA_KERNEL_NODE_PARAMS p{};
     p.func = k.func, p.gridDimX = k.gridDimX, p.gridDimY = k.gridDimY, p.gridDimZ = k.gridDimZ;
     p.blockDimX = k.blockDimX, p.blockDimY = k.blockDimY, p.blockDimZ = k.blockDimZ;
-    p.sharedMemBytes = k.sharedMemBytes, p.kernelParams = k.kernelParams, p.extra = k.extra, p.kern = k.kern, p.ctx = k.ctx;
+    p.sharedMemBytes = k.sharedMemBytes, p.kernelParams = k.kernelParams, p.extra = k.extra, p.kern = k.kern,
+    p.ctx = k.ctx;
     return p;
 }
 static CUDA_MEMSET_NODE_PARAMS narrow(const CUDA_MEMSET_NODE_PARAMS_v2 &m) {
     CUDA_MEMSET_NODE_PARAMS p{};
-    p.dst = m.dst, p.pitch = m.pitch, p.value = m.value, p.elementSize = m.elementSize, p.width = m.width, p.height = m.height;
+    p.dst = m.dst, p.pitch = m.pitch, p.value = m.value, p.elementSize = m.elementSize, p.width = m.width,
+    p.height = m.height;
     return p;
 }
 
@@ -212,7 +216,8 @@ CUresult set_any(Node &n, Graph *g, CUgraphNodeParams *p) {
         case CU_GRAPH_NODE_TYPE_MEMCPY: return set_copy(n, p->memcpy.copyParams);
         case CU_GRAPH_NODE_TYPE_EMPTY: n.type = p->type; return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_GRAPH: return set_child(n, p->graph.graph);
-        case CU_GRAPH_NODE_TYPE_CONDITIONAL: return g ? set_conditional(n, g, p->conditional) : CUDA_ERROR_INVALID_VALUE;
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+            return g ? set_conditional(n, g, p->conditional) : CUDA_ERROR_INVALID_VALUE;
         case CU_GRAPH_NODE_TYPE_HOST:
             n.type = p->type;
             n.host.fn = p->host.fn;
@@ -220,7 +225,9 @@ CUresult set_any(Node &n, Graph *g, CUgraphNodeParams *p) {
             return n.host.fn ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         case CU_GRAPH_NODE_TYPE_EVENT_RECORD: n.type = p->type; return find_event(p->eventRecord.event, n.event);
         case CU_GRAPH_NODE_TYPE_WAIT_EVENT: n.type = p->type; return find_event(p->eventWait.event, n.event);
-        default: report_once("hostsim: graph nodes of type %d are not supported", (int)p->type); return CUDA_ERROR_NOT_SUPPORTED;
+        default:
+            report_once("hostsim: graph nodes of type %d are not supported", (int)p->type);
+            return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
@@ -326,7 +333,8 @@ FX_API cuGraphNodeGetDependentNodes(CUgraphNode handle, CUgraphNode *out, CUgrap
     if (data && out) memset(data, 0, *count * sizeof(*data));
     return CUDA_SUCCESS;
 }
-FX_API cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *, size_t count) {
+FX_API cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *,
+                              size_t count) {
     FX_ENTER(init);
     Graph *g;
     FX_TRY(find_graph(graph, g));
@@ -334,12 +342,15 @@ FX_API cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgr
         Node *a, *b;
         FX_TRY(find_node(from[i], a));
         FX_TRY(find_node(to[i], b));
-        if (a->graph != g || b->graph != g || a == b || std::find(b->before.begin(), b->before.end(), a) != b->before.end()) return CUDA_ERROR_INVALID_VALUE;
+        if (a->graph != g || b->graph != g || a == b ||
+            std::find(b->before.begin(), b->before.end(), a) != b->before.end())
+            return CUDA_ERROR_INVALID_VALUE;
         b->before.push_back(a);
     }
     return CUDA_SUCCESS;
 }
-FX_API cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *, size_t count) {
+FX_API cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *,
+                                 size_t count) {
     FX_ENTER(init);
     Graph *g;
     FX_TRY(find_graph(graph, g));
@@ -363,26 +374,31 @@ FX_API cuGraphDestroyNode(CUgraphNode handle) {
 }
 
 // ---------------------------------------------------------------- adding nodes, and their parameters
-FX_API cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *, size_t count, CUgraphNodeParams *p) {
+FX_API cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *, size_t count,
+                      CUgraphNodeParams *p) {
     FX_ENTER(context);
     Graph *g;
     FX_TRY(find_graph(graph, g));
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     return add(out, graph, before, count, [&](Node &n) { return set_any(n, g, p); });
 }
-FX_API cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count, const CUDA_KERNEL_NODE_PARAMS *p) {
+FX_API cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                            const CUDA_KERNEL_NODE_PARAMS *p) {
     FX_ENTER(context);
     return add(out, graph, before, count, [&](Node &n) { return p ? set_kernel(n, *p) : CUDA_ERROR_INVALID_VALUE; });
 }
-FX_API cuGraphAddMemsetNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext) {
+FX_API cuGraphAddMemsetNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                            const CUDA_MEMSET_NODE_PARAMS *p, CUcontext) {
     FX_ENTER(context);
     return add(out, graph, before, count, [&](Node &n) { return p ? set_fill(n, *p) : CUDA_ERROR_INVALID_VALUE; });
 }
-FX_API cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count, const CUDA_MEMCPY3D *p, CUcontext) {
+FX_API cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                            const CUDA_MEMCPY3D *p, CUcontext) {
     FX_ENTER(context);
     return add(out, graph, before, count, [&](Node &n) { return p ? set_copy(n, *p) : CUDA_ERROR_INVALID_VALUE; });
 }
-FX_API cuGraphAddHostNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count, const CUDA_HOST_NODE_PARAMS *p) {
+FX_API cuGraphAddHostNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                          const CUDA_HOST_NODE_PARAMS *p) {
     FX_ENTER(context);
     return add(out, graph, before, count, [&](Node &n) {
         if (!p || !p->fn) return CUDA_ERROR_INVALID_VALUE;
@@ -395,18 +411,21 @@ FX_API cuGraphAddEmptyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *b
     FX_ENTER(init);
     return add(out, graph, before, count, [](Node &) { return CUDA_SUCCESS; });
 }
-FX_API cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count, CUgraph child) {
+FX_API cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                                CUgraph child) {
     FX_ENTER(init);
     return add(out, graph, before, count, [&](Node &n) { return set_child(n, child); });
 }
-FX_API cuGraphAddEventRecordNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count, CUevent event) {
+FX_API cuGraphAddEventRecordNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                                 CUevent event) {
     FX_ENTER(init);
     return add(out, graph, before, count, [&](Node &n) {
         n.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
         return find_event(event, n.event);
     });
 }
-FX_API cuGraphAddEventWaitNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count, CUevent event) {
+FX_API cuGraphAddEventWaitNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                               CUevent event) {
     FX_ENTER(init);
     return add(out, graph, before, count, [&](Node &n) {
         n.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
@@ -485,7 +504,8 @@ FX_API cuGraphEventWaitNodeGetEvent(CUgraphNode handle, CUevent *out) {
     *out = reinterpret_cast<CUevent>(n->event);
     return CUDA_SUCCESS;
 }
-FX_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgraph graph, CUcontext, unsigned initial, unsigned flags) {
+FX_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgraph graph, CUcontext, unsigned initial,
+                                      unsigned flags) {
     FX_ENTER(context);
     Graph *g;
     FX_TRY(find_graph(graph, g));
@@ -498,19 +518,24 @@ FX_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgraph gra
 
 // ---------------------------------------------------------------- DOT
 static void print(FILE *out, const Graph &g, int depth) {
-    static const char *const names[] = {"KERNEL", "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "WAIT_EVENT", "EVENT_RECORD", "", "", "", "", "", "CONDITIONAL"};
+    static const char *const names[] = {"KERNEL",       "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "WAIT_EVENT",
+                                        "EVENT_RECORD", "",       "",       "",     "",      "",      "CONDITIONAL"};
     fprintf(out, "%*ssubgraph cluster_%u {\n%*slabel=\"graph_%u\";\n", depth * 2, "", g.id, depth * 2 + 2, "", g.id);
     for (auto &n : g.nodes) {
-        fprintf(out, "%*s\"graph_%u_node_%u\" [shape=record label=\"%u\\n%s", depth * 2 + 2, "", g.id, n->id, n->id, names[n->type]);
+        fprintf(out, "%*s\"graph_%u_node_%u\" [shape=record label=\"%u\\n%s", depth * 2 + 2, "", g.id, n->id, n->id,
+                names[n->type]);
         if (n->type == CU_GRAPH_NODE_TYPE_KERNEL)
-            fprintf(out, "\\n%s\\n\\<\\<\\<(%u,%u,%u),(%u,%u,%u),%u\\>\\>\\>", n->function->name.c_str(), n->launch.grid.x, n->launch.grid.y, n->launch.grid.z,
-                    n->launch.block.x, n->launch.block.y, n->launch.block.z, n->launch.shared);
+            fprintf(out, "\\n%s\\n\\<\\<\\<(%u,%u,%u),(%u,%u,%u),%u\\>\\>\\>", n->function->name.c_str(),
+                    n->launch.grid.x, n->launch.grid.y, n->launch.grid.z, n->launch.block.x, n->launch.block.y,
+                    n->launch.block.z, n->launch.shared);
         fprintf(out, "\"];\n");
         if (n->child) print(out, *n->child, depth + 1);
         for (auto &b : n->bodies) print(out, *b, depth + 1);
     }
     for (auto &n : g.nodes)
-        for (const Node *b : n->before) fprintf(out, "%*s\"graph_%u_node_%u\" -> \"graph_%u_node_%u\";\n", depth * 2 + 2, "", g.id, b->id, g.id, n->id);
+        for (const Node *b : n->before)
+            fprintf(out, "%*s\"graph_%u_node_%u\" -> \"graph_%u_node_%u\";\n", depth * 2 + 2, "", g.id, b->id, g.id,
+                    n->id);
     fprintf(out, "%*s}\n", depth * 2, "");
 }
 FX_API cuGraphDebugDotPrint(CUgraph handle, const char *path, unsigned) {

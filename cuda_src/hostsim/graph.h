@@ -17,7 +17,7 @@ struct Node {
     Function *function = nullptr;
     Launch launch;
     std::vector<char> args;
-    void *params[1] = {};        // what cuGraphKernelNodeGetParams hands out
+    void *params[1] = {};  // what cuGraphKernelNodeGetParams hands out
     CUDA_MEMSET_NODE_PARAMS fill{};
     CUDA_MEMCPY3D copy{};
     CUDA_HOST_NODE_PARAMS host{};

@@ -19,7 +19,8 @@ struct Flattened {
     std::vector<uint32_t> first, last;  // what depends on the node's dependencies; what its dependents depend on
 };
 
-CUresult flatten(const Graph &g, const std::vector<uint32_t> &roots, bool in_body, ExecGraph &out, std::vector<uint32_t> &leaves);
+CUresult flatten(const Graph &g, const std::vector<uint32_t> &roots, bool in_body, ExecGraph &out,
+                 std::vector<uint32_t> &leaves);
 
 void fill_in(ExecNode &e, const Node &n) {
     e.type = n.type;
@@ -35,9 +36,11 @@ void fill_in(ExecNode &e, const Node &n) {
     e.conditional = n.conditional;
 }
 
-CUresult flatten_node(const Node &n, std::vector<uint32_t> before, bool in_body, ExecGraph &out, std::vector<uint32_t> &leaves) {
+CUresult flatten_node(const Node &n, std::vector<uint32_t> before, bool in_body, ExecGraph &out,
+                      std::vector<uint32_t> &leaves) {
     if (n.child && !n.child->nodes.empty()) return flatten(*n.child, before, in_body, out, leaves);
-    if (in_body && (n.type == CU_GRAPH_NODE_TYPE_HOST || n.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || n.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT)) {
+    if (in_body && (n.type == CU_GRAPH_NODE_TYPE_HOST || n.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ||
+                    n.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT)) {
         report("cuGraphInstantiate: the body of a conditional node holds a host or event node");
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -56,7 +59,8 @@ CUresult flatten_node(const Node &n, std::vector<uint32_t> before, bool in_body,
 }
 
 // Appends the nodes of g behind `roots`; `leaves` receives those that nothing in g depends on.
-CUresult flatten(const Graph &g, const std::vector<uint32_t> &roots, bool in_body, ExecGraph &out, std::vector<uint32_t> &leaves) {
+CUresult flatten(const Graph &g, const std::vector<uint32_t> &roots, bool in_body, ExecGraph &out,
+                 std::vector<uint32_t> &leaves) {
     std::unordered_map<const Node *, std::vector<uint32_t>> done;
     std::unordered_set<const Node *> has_dependents;
     std::vector<const Node *> left;
@@ -161,8 +165,7 @@ CUresult run_node(GraphExec &x, ExecNode &n) {
             Condition *c = find_condition(x, n.handle);
             if (!c) return CUDA_ERROR_INVALID_VALUE;
             if (n.conditional == CU_GRAPH_COND_TYPE_WHILE) {
-                while (c->value.load())
-                    FX_TRY(run(x, n.bodies[0]));
+                while (c->value.load()) FX_TRY(run(x, n.bodies[0]));
             } else if (n.conditional == CU_GRAPH_COND_TYPE_IF) {
                 size_t k = c->value.load() ? 0 : 1;
                 if (k < n.bodies.size()) return run(x, n.bodies[k]);
@@ -220,9 +223,12 @@ bool same_shape(const ExecGraph &a, const ExecGraph &b, CUgraphExecUpdateResult 
         where = n.origin;
         why = CU_GRAPH_EXEC_UPDATE_SUCCESS;
         if (m.type != n.type) why = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-        else if (m.before != n.before || m.bodies.size() != n.bodies.size() || m.conditional != n.conditional) why = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-        else if (m.type == CU_GRAPH_NODE_TYPE_KERNEL && m.function->context != n.function->context) why = CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE;
-        else if (m.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && m.handle != n.handle) why = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+        else if (m.before != n.before || m.bodies.size() != n.bodies.size() || m.conditional != n.conditional)
+            why = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        else if (m.type == CU_GRAPH_NODE_TYPE_KERNEL && m.function->context != n.function->context)
+            why = CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE;
+        else if (m.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && m.handle != n.handle)
+            why = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
         if (why != CU_GRAPH_EXEC_UPDATE_SUCCESS) return false;
         for (size_t k = 0; k < m.bodies.size(); ++k)
             if (!same_shape(m.bodies[k], n.bodies[k], why, where)) return false;
@@ -276,7 +282,9 @@ using namespace hostsim;
 extern "C" FX_EXPORT void fx_host_set_conditional(unsigned long long handle, unsigned value) {
     Condition *c = running_exec ? find_condition(*running_exec, handle) : nullptr;
     if (!c) {
-        report("%s: sets conditional handle %llu, which the running graph does not have (a launch outside of that graph?)", where_in_kernel(), handle);
+        report(
+            "%s: sets conditional handle %llu, which the running graph does not have (a launch outside of that graph?)",
+            where_in_kernel(), handle);
         abort_block(CUDA_ERROR_ILLEGAL_ADDRESS);
     }
     c->value.store(value);

@@ -4,7 +4,9 @@
 #define FX_HOST_FN static inline __attribute__((always_inline))
 
 // ---------------------------------------------------------------- barriers and fences
-FX_HOST_FN void __syncthreads() { fx_host_syncthreads(); }
+FX_HOST_FN void __syncthreads() {
+    fx_host_syncthreads();
+}
 FX_HOST_FN int __syncthreads_count(int p) { return fx_host_syncthreads_count(p); }
 FX_HOST_FN int __syncthreads_or(int p) { return fx_host_syncthreads_count(p) != 0; }
 FX_HOST_FN int __syncthreads_and(int p) { return fx_host_syncthreads_count(!p) == 0; }
@@ -96,15 +98,21 @@ FX_HOST_FN T fx_host_warp_fold(unsigned mask, T v, Op op) {
         if (present >> l & 1u) r = op(r, fx_host_unpack<T>(slots[l]));
     return r;
 }
-FX_HOST_FN int __reduce_add_sync(unsigned m, int v) { return fx_host_warp_fold(m, v, [](int a, int b) { return a + b; }); }
+FX_HOST_FN int __reduce_add_sync(unsigned m, int v) {
+    return fx_host_warp_fold(m, v, [](int a, int b) { return a + b; });
+}
 FX_HOST_FN unsigned __reduce_add_sync(unsigned m, unsigned v) {
     return fx_host_warp_fold(m, v, [](unsigned a, unsigned b) { return a + b; });
 }
-FX_HOST_FN int __reduce_max_sync(unsigned m, int v) { return fx_host_warp_fold(m, v, [](int a, int b) { return a > b ? a : b; }); }
+FX_HOST_FN int __reduce_max_sync(unsigned m, int v) {
+    return fx_host_warp_fold(m, v, [](int a, int b) { return a > b ? a : b; });
+}
 FX_HOST_FN unsigned __reduce_max_sync(unsigned m, unsigned v) {
     return fx_host_warp_fold(m, v, [](unsigned a, unsigned b) { return a > b ? a : b; });
 }
-FX_HOST_FN int __reduce_min_sync(unsigned m, int v) { return fx_host_warp_fold(m, v, [](int a, int b) { return a < b ? a : b; }); }
+FX_HOST_FN int __reduce_min_sync(unsigned m, int v) {
+    return fx_host_warp_fold(m, v, [](int a, int b) { return a < b ? a : b; });
+}
 FX_HOST_FN unsigned __reduce_min_sync(unsigned m, unsigned v) {
     return fx_host_warp_fold(m, v, [](unsigned a, unsigned b) { return a < b ? a : b; });
 }
@@ -116,14 +124,15 @@ FX_HOST_FN unsigned __activemask() { return 1u << fx_host_lane(); }  // legal: t
 // ---------------------------------------------------------------- atomics (blocks run on several cores)
 template <class T>
 struct fx_host_atomic {  // the value argument takes no part in deduction, as with CUDA's overloads
-    static_assert(__is_same(T, int) || __is_same(T, unsigned) || __is_same(T, unsigned long long) || __is_same(T, long long),
+    static_assert(__is_same(T, int) || __is_same(T, unsigned) || __is_same(T, unsigned long long) ||
+                      __is_same(T, long long),
                   "integer atomics only: floating-point atomics would make results depend on order");
     typedef T value;
 };
-#define FX_HOST_FETCH(name, builtin)                                     \
-    template <class T>                                                   \
-    FX_HOST_FN T name(T *p, typename fx_host_atomic<T>::value v) {       \
-        return builtin(p, v, __ATOMIC_RELAXED);                          \
+#define FX_HOST_FETCH(name, builtin)                               \
+    template <class T>                                             \
+    FX_HOST_FN T name(T *p, typename fx_host_atomic<T>::value v) { \
+        return builtin(p, v, __ATOMIC_RELAXED);                    \
     }
 FX_HOST_FETCH(atomicAdd, __atomic_fetch_add)
 FX_HOST_FETCH(atomicSub, __atomic_fetch_sub)
@@ -140,35 +149,43 @@ FX_HOST_FN T atomicCAS(T *p, typename fx_host_atomic<T>::value expected, typenam
 template <class T>
 FX_HOST_FN T atomicMin(T *p, typename fx_host_atomic<T>::value v) {
     T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    while (v < old && !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    while (v < old && !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     return old;
 }
 template <class T>
 FX_HOST_FN T atomicMax(T *p, typename fx_host_atomic<T>::value v) {
     T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    while (v > old && !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    while (v > old && !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     return old;
 }
 FX_HOST_FN unsigned atomicInc(unsigned *p, unsigned limit) {
     unsigned old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(p, &old, old >= limit ? 0u : old + 1u, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    while (!__atomic_compare_exchange_n(p, &old, old >= limit ? 0u : old + 1u, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {}
     return old;
 }
 
 // ---------------------------------------------------------------- loads, bits, integers
 template <class T>
-FX_HOST_FN T __ldg(const T *p) { return *p; }
+FX_HOST_FN T __ldg(const T *p) {
+    return *p;
+}
 template <class T>
-FX_HOST_FN T __ldcs(const T *p) { return *p; }
+FX_HOST_FN T __ldcs(const T *p) {
+    return *p;
+}
 template <class T>
-FX_HOST_FN T __ldcg(const T *p) { return *p; }
+FX_HOST_FN T __ldcg(const T *p) {
+    return *p;
+}
 template <class T>
-FX_HOST_FN void __stcs(T *p, T v) { *p = v; }
+FX_HOST_FN void __stcs(T *p, T v) {
+    *p = v;
+}
 template <class T>
-FX_HOST_FN void __stcg(T *p, T v) { *p = v; }
+FX_HOST_FN void __stcg(T *p, T v) {
+    *p = v;
+}
 
 FX_HOST_FN unsigned __float_as_uint(float f) { return fx_host_bits<unsigned>(f); }
 FX_HOST_FN float __uint_as_float(unsigned u) { return fx_host_bits<float>(u); }

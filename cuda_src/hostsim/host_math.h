@@ -3,7 +3,9 @@
 #pragma once
 
 // fmaxf, fminf: a NaN operand is ignored, as in CUDA and IEEE 754-2008 maxNum.
-FX_HOST_FN float fx_host_fmaxf(float a, float b) { return b != b ? a : (a > b ? a : b); }
+FX_HOST_FN float fx_host_fmaxf(float a, float b) {
+    return b != b ? a : (a > b ? a : b);
+}
 FX_HOST_FN float fx_host_fminf(float a, float b) { return b != b ? a : (a < b ? a : b); }
 
 // exp(x) = 2^n exp(r), |r| <= ln(2)/2: range reduction in two parts and the minimax polynomial of Cephes expf.
@@ -24,7 +26,8 @@ FX_HOST_FN float fx_host_expf(float x) {
     p = __builtin_fmaf(p, r * r, r) + 1.0f;
     // Two factors, because 2^n alone overflows at n = 128 and underflows below -126.
     int k = (int)(fx_host_bits<uint32_t>(shifted) - 0x4b400000u), half = k >> 1;
-    float y = p * fx_host_bits<float>((uint32_t)(half + 127) << 23) * fx_host_bits<float>((uint32_t)(k - half + 127) << 23);
+    float y =
+        p * fx_host_bits<float>((uint32_t)(half + 127) << 23) * fx_host_bits<float>((uint32_t)(k - half + 127) << 23);
     return x != x ? x : y;
 }
 
@@ -89,7 +92,7 @@ FX_HOST_FN float __fmul_rn(float a, float b) { return fx_host_opaque(a * b); }
 FX_HOST_FN float __fadd_rn(float a, float b) { return fx_host_opaque(a + b); }
 FX_HOST_FN float __fsub_rn(float a, float b) { return fx_host_opaque(a - b); }
 
-#define FX_HOST_MINMAX(T)                                     \
+#define FX_HOST_MINMAX(T)                                          \
     FX_HOST_FN constexpr T max(T a, T b) { return a > b ? a : b; } \
     FX_HOST_FN constexpr T min(T a, T b) { return a < b ? a : b; }
 FX_HOST_MINMAX(int)
@@ -99,7 +102,9 @@ FX_HOST_MINMAX(unsigned long)
 FX_HOST_MINMAX(long long)
 FX_HOST_MINMAX(unsigned long long)
 #undef FX_HOST_MINMAX
-FX_HOST_FN constexpr unsigned max(int a, unsigned b) { return max((unsigned)a, b); }
+FX_HOST_FN constexpr unsigned max(int a, unsigned b) {
+    return max((unsigned)a, b);
+}
 FX_HOST_FN constexpr unsigned max(unsigned a, int b) { return max(a, (unsigned)b); }
 FX_HOST_FN constexpr unsigned min(int a, unsigned b) { return min((unsigned)a, b); }
 FX_HOST_FN constexpr unsigned min(unsigned a, int b) { return min(a, (unsigned)b); }

@@ -19,14 +19,10 @@ struct dim3 {
 #endif
 };
 
-#define FX_HOST_VECTOR(T, name)                                                                  \
-    struct alignas(2 * sizeof(T)) name##2 {                                                      \
-        T x, y;                                                                                  \
-    };                                                                                           \
-    struct alignas(sizeof(T) == 8 ? 16 : 4 * sizeof(T)) name##4 {                                \
-        T x, y, z, w;                                                                            \
-    };                                                                                           \
-    static inline constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }                  \
+#define FX_HOST_VECTOR(T, name)                                                    \
+    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                             \
+    struct alignas(sizeof(T) == 8 ? 16 : 4 * sizeof(T)) name##4 { T x, y, z, w; }; \
+    static inline constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }    \
     static inline constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 FX_HOST_VECTOR(char, char)
 FX_HOST_VECTOR(unsigned char, uchar)

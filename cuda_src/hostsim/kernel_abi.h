@@ -12,12 +12,12 @@ extern "C" {
 struct fx_host_block {
     uint3 block_idx;
     dim3 block_dim, grid_dim;
-    uint3 *thread_idx;       // the thread-local variable behind threadIdx
-    const uint32_t *order;   // order in which threads start, or null: 0, 1, 2, ...
-    uint32_t next;           // how many threads have been started
-    uint32_t count;          // threads in the block
-    uint32_t flat;           // 1: block_dim.y == block_dim.z == 1
-    uint32_t waited;         // 1: some thread of the block has waited, so the engine wants to hear of exits
+    uint3 *thread_idx;      // the thread-local variable behind threadIdx
+    const uint32_t *order;  // order in which threads start, or null: 0, 1, 2, ...
+    uint32_t next;          // how many threads have been started
+    uint32_t count;         // threads in the block
+    uint32_t flat;          // 1: block_dim.y == block_dim.z == 1
+    uint32_t waited;        // 1: some thread of the block has waited, so the engine wants to hear of exits
 };
 
 struct fx_host_kernel {

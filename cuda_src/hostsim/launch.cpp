@@ -8,7 +8,8 @@ using namespace hostsim;
 
 namespace {
 
-CUresult launch(CUfunction handle, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream stream, void **params, void **extra) {
+CUresult launch(CUfunction handle, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream stream,
+                void **params, void **extra) {
     auto *f = reinterpret_cast<Function *>(handle);
     Stream *s;
     FX_TRY(find_stream(stream, s));
@@ -44,8 +45,8 @@ CUresult launch(CUfunction handle, const unsigned grid[3], const unsigned block[
 
 }  // namespace
 
-FX_API cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
-                      void **params, void **extra) {
+FX_API cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                      unsigned shared, CUstream stream, void **params, void **extra) {
     FX_ENTER(context);
     const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
     return launch(f, grid, block, shared, stream, params, extra);
@@ -56,7 +57,8 @@ FX_API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, vo
     if (!c) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < c->numAttrs; ++i) {
         const CUlaunchAttribute &a = c->attrs[i];
-        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && (a.value.clusterDim.x != 1 || a.value.clusterDim.y != 1 || a.value.clusterDim.z != 1)) {
+        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
+            (a.value.clusterDim.x != 1 || a.value.clusterDim.y != 1 || a.value.clusterDim.z != 1)) {
             report_once("hostsim: clusters of more than one block are not supported");
             return CUDA_ERROR_NOT_SUPPORTED;
         }
@@ -65,6 +67,7 @@ FX_API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, vo
             return CUDA_ERROR_NOT_SUPPORTED;
         }
     }
-    const unsigned grid[3] = {c->gridDimX, c->gridDimY, c->gridDimZ}, block[3] = {c->blockDimX, c->blockDimY, c->blockDimZ};
+    const unsigned grid[3] = {c->gridDimX, c->gridDimY, c->gridDimZ},
+                   block[3] = {c->blockDimX, c->blockDimY, c->blockDimZ};
     return launch(f, grid, block, c->sharedMemBytes, c->hStream, params, extra);
 }

@@ -34,7 +34,8 @@ size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 bool map_guarded(Allocation &a) {
     size_t body = round_up(round_up(a.size, kGuardedAlign), kPage);
     a.map_size = body + 2 * kPage;
-    a.map = static_cast<char *>(mmap(nullptr, a.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    a.map = static_cast<char *>(
+        mmap(nullptr, a.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (a.map == MAP_FAILED) return false;
     mprotect(a.map, kPage, PROT_NONE);
     mprotect(a.map + a.map_size - kPage, kPage, PROT_NONE);
@@ -51,7 +52,8 @@ bool map_plain(Allocation &a) {
         return a.data != nullptr;
     }
     a.map_size = round_up(a.size, kPage);
-    a.map = static_cast<char *>(mmap(nullptr, a.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    a.map = static_cast<char *>(
+        mmap(nullptr, a.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (a.map == MAP_FAILED) return false;
     if (a.map_size >= (2u << 20)) madvise(a.map, a.map_size, MADV_HUGEPAGE);
     a.data = a.map;
@@ -182,7 +184,8 @@ bool check_redzones(const char *after) {
             if (p == a.data) p += a.size;
             if (p == end || (unsigned char)*p == kPattern) continue;
             report("kernel %s: wrote %zu bytes %s %s (%zu bytes)", after,
-                   (size_t)(p < a.data ? a.data - p : p - (a.data + a.size)), p < a.data ? "before" : "behind", name_of(a), a.size);
+                   (size_t)(p < a.data ? a.data - p : p - (a.data + a.size)), p < a.data ? "before" : "behind",
+                   name_of(a), a.size);
             *const_cast<char *>(p) = (char)kPattern;
             good = false;
             break;
@@ -198,16 +201,19 @@ void describe_address(CUdeviceptr address, char *text, size_t size) {
     auto next = allocations.upper_bound(p);
     const Allocation *behind = next == allocations.end() ? nullptr : &next->second;
     if (before && before->freed && p < before->map + before->map_size)
-        snprintf(text, size, "offset %zu of %s (%zu bytes), which has been freed", (size_t)(p - before->data), name_of(*before), before->size);
+        snprintf(text, size, "offset %zu of %s (%zu bytes), which has been freed", (size_t)(p - before->data),
+                 name_of(*before), before->size);
     else if (before && p < before->data + before->size)
-        snprintf(text, size, "offset %zu of %s (%zu bytes)", (size_t)(p - before->data), name_of(*before), before->size);
+        snprintf(text, size, "offset %zu of %s (%zu bytes)", (size_t)(p - before->data), name_of(*before),
+                 before->size);
     else if (before && p - (before->data + before->size) < (1 << 24) &&
              (!behind || p - (before->data + before->size) <= behind->data - p))
-        snprintf(text, size, "%zu bytes behind %s (%zu bytes)", (size_t)(p - (before->data + before->size)), name_of(*before), before->size);
+        snprintf(text, size, "%zu bytes behind %s (%zu bytes)", (size_t)(p - (before->data + before->size)),
+                 name_of(*before), before->size);
     else if (behind && behind->data - p < (1 << 24))
-        snprintf(text, size, "%zu bytes before %s (%zu bytes)", (size_t)(behind->data - p), name_of(*behind), behind->size);
-    else
-        snprintf(text, size, "%s", address < 65536 ? "a null pointer" : "in no allocation");
+        snprintf(text, size, "%zu bytes before %s (%zu bytes)", (size_t)(behind->data - p), name_of(*behind),
+                 behind->size);
+    else snprintf(text, size, "%s", address < 65536 ? "a null pointer" : "in no allocation");
 }
 
 }  // namespace hostsim

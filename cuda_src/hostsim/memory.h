@@ -24,8 +24,8 @@ struct Allocation {
     std::string label;
     char *map = nullptr;  // mmap'ed region, null: from malloc
     size_t map_size = 0;
-    bool guarded = false; // guard pages at both ends, pattern in the slack
-    bool freed = false;   // in quarantine
+    bool guarded = false;  // guard pages at both ends, pattern in the slack
+    bool freed = false;    // in quarantine
 };
 
 CUresult allocate(size_t size, MemoryKind kind, unsigned flags, Context *context, void **out);
@@ -43,8 +43,8 @@ Allocation *find_start(const void *p);
 size_t device_bytes_total();
 size_t device_bytes_used();
 
-void fill_poison(void *p, size_t size);               // signalling NaN patterns
-bool check_redzones(const char *after);               // false: a pattern was overwritten; reported
+void fill_poison(void *p, size_t size);                         // signalling NaN patterns
+bool check_redzones(const char *after);                         // false: a pattern was overwritten; reported
 void describe_address(CUdeviceptr p, char *text, size_t size);  // "40 bytes behind theta (1024 bytes)"
 
 }  // namespace hostsim

@@ -90,19 +90,23 @@ CUresult prepare_launch(Function *f, const unsigned grid[3], const unsigned bloc
     if (!functions.has(f) || !f->module) return CUDA_ERROR_INVALID_HANDLE;
     const unsigned grid_limit[3] = {2147483647u, 65535u, 65535u}, block_limit[3] = {1024, 1024, 64};
     for (int k = 0; k < 3; ++k)
-        if (!grid[k] || !block[k] || grid[k] > grid_limit[k] || block[k] > block_limit[k]) return CUDA_ERROR_INVALID_VALUE;
+        if (!grid[k] || !block[k] || grid[k] > grid_limit[k] || block[k] > block_limit[k])
+            return CUDA_ERROR_INVALID_VALUE;
     unsigned long long threads = (unsigned long long)block[0] * block[1] * block[2];
     if (threads > 1024) return CUDA_ERROR_INVALID_VALUE;
     if (threads > f->kernel->max_threads) {
-        report("kernel %s: %llu threads a block, but its launch bound is %u", f->name.c_str(), threads, f->kernel->max_threads);
+        report("kernel %s: %llu threads a block, but its launch bound is %u", f->name.c_str(), threads,
+               f->kernel->max_threads);
         return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     }
     if ((f->kernel->flags & FX_HOST_ANYBLOCK) && block[0] % 32) {
-        report("kernel %s: any block size is right, but blockDim.x must be a multiple of 32 on a GPU, not %u", f->name.c_str(), block[0]);
+        report("kernel %s: any block size is right, but blockDim.x must be a multiple of 32 on a GPU, not %u",
+               f->name.c_str(), block[0]);
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (shared > (unsigned)f->max_dynamic_shared) {
-        report("kernel %s: %u bytes of dynamic shared memory, but its limit is %d; raise it with cuFuncSetAttribute", f->name.c_str(), shared, f->max_dynamic_shared);
+        report("kernel %s: %u bytes of dynamic shared memory, but its limit is %d; raise it with cuFuncSetAttribute",
+               f->name.c_str(), shared, f->max_dynamic_shared);
         return CUDA_ERROR_INVALID_VALUE;
     }
     launch.kernel = f->kernel;

@@ -44,7 +44,10 @@ __attribute__((constructor)) void read_environment() {
         size_t eq = item.find('=');
         std::string key = item.substr(0, eq);
         if (configure(key.c_str(), eq == std::string::npos ? 1 : atoll(item.c_str() + eq + 1)))
-            fprintf(stderr, "hostsim: FOXHUNT_HOSTSIM: no option %s; there are deferred, depth, seed, redzones, poison, workers\n", item.c_str());
+            fprintf(
+                stderr,
+                "hostsim: FOXHUNT_HOSTSIM: no option %s; there are deferred, depth, seed, redzones, poison, workers\n",
+                item.c_str());
     }
 }
 

@@ -5,12 +5,12 @@
 namespace hostsim {
 
 struct Options {
-    bool deferred = false;   // queued work runs as late as allowed
-    long long depth = 2;     // so many later launches force an earlier one
-    uint64_t seed = 0;       // order of blocks, threads and independent graph nodes; 0: natural
-    bool redzones = false;   // guard pages, patterns, quarantine
-    bool poison = false;     // fresh device memory holds signalling NaNs
-    long long workers = 0;   // threads that run blocks, the caller among them; 0: one a core, 16 at most
+    bool deferred = false;  // queued work runs as late as allowed
+    long long depth = 2;    // so many later launches force an earlier one
+    uint64_t seed = 0;      // order of blocks, threads and independent graph nodes; 0: natural
+    bool redzones = false;  // guard pages, patterns, quarantine
+    bool poison = false;    // fresh device memory holds signalling NaNs
+    long long workers = 0;  // threads that run blocks, the caller among them; 0: one a core, 16 at most
 };
 extern Options options;
 

@@ -21,7 +21,8 @@ struct Entry {
     int since;  // an older form with other parameters exists below this version, and is not here
 };
 #define P(name) Entry{#name, (void *)(name), 0}
-#define SINCE(name, version) Entry{#name, (void *)(name), version}
+#define SINCE(name, version) \
+    Entry { #name, (void *)(name), version }
 const std::vector<Entry> &entries();
 
 // Stubs are instances of one template, since each must know its own name.
@@ -55,7 +56,8 @@ struct ErrorName {
     CUresult code;
     const char *name, *text;
 };
-#define E(name, text) ErrorName{name, #name, text}
+#define E(name, text) \
+    ErrorName { name, #name, text }
 const ErrorName errors[] = {
     E(CUDA_SUCCESS, "no error"),
     E(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
@@ -146,11 +148,15 @@ const ErrorName errors[] = {
     E(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
     E(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
     E(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"),
-    E(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"),
+    E(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+      "operation would make the legacy stream depend on a capturing blocking stream"),
     E(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),
-    E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread"),
+    E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+      "attempt to terminate a thread-local capture sequence from another thread"),
     E(CUDA_ERROR_TIMEOUT, "timeout"),
-    E(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"),
+    E(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+      "the graph update was not performed because it included changes which violated constraints specific to "
+      "instantiated graph update"),
     E(CUDA_ERROR_EXTERNAL_DEVICE, "external device"),
     E(CUDA_ERROR_INVALID_CLUSTER_SIZE, "invalid cluster size"),
     E(CUDA_ERROR_FUNCTION_NOT_LOADED, "function not loaded"),
@@ -186,7 +192,8 @@ FX_API cuGetExportTable(const void **table_out, const CUuuid *) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-FX_API cuGetProcAddress_v2(const char *symbol, void **out, int version, cuuint64_t, CUdriverProcAddressQueryResult *status) {
+FX_API cuGetProcAddress_v2(const char *symbol, void **out, int version, cuuint64_t,
+                           CUdriverProcAddressQueryResult *status) {
     FX_ENTER(nothing);
     if (!symbol || !out) return CUDA_ERROR_INVALID_VALUE;
     *out = nullptr;
@@ -213,6 +220,7 @@ FX_API cuGetProcAddress(const char *symbol, void **out, int version, cuuint64_t 
 
 namespace {
 const std::vector<Entry> &entries() {
+    // clang-format off
     static const auto *all = new std::vector<Entry>{
     SINCE(cuCtxCreate, 12050), P(cuCtxDestroy), P(cuCtxGetApiVersion), P(cuCtxGetCurrent), P(cuCtxGetDevice),
     P(cuCtxGetFlags), P(cuCtxGetId), P(cuCtxGetLimit), P(cuCtxGetStreamPriorityRange), P(cuCtxPopCurrent),
@@ -254,6 +262,7 @@ const std::vector<Entry> &entries() {
     P(cuStreamGetId), P(cuStreamGetPriority), P(cuStreamIsCapturing), P(cuStreamQuery), P(cuStreamSynchronize),
     SINCE(cuStreamUpdateCaptureDependencies, 12030), P(cuStreamWaitEvent), P(cuThreadExchangeStreamCaptureMode),
     };
+    // clang-format on
     return *all;
 }
 }  // namespace

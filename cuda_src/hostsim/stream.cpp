@@ -72,7 +72,8 @@ CUresult submit(Stream *s, std::function<CUresult()> run, std::shared_ptr<Work> 
     // Implicit order between the legacy stream and the streams that were not created non-blocking.
     if (s->legacy) {
         for (Stream *other : c->streams)
-            if (!(other->flags & CU_STREAM_NON_BLOCKING) && other->last && !other->last->done) work->after.push_back(other->last);
+            if (!(other->flags & CU_STREAM_NON_BLOCKING) && other->last && !other->last->done)
+                work->after.push_back(other->last);
     } else if (!(s->flags & CU_STREAM_NON_BLOCKING) && c->legacy->last && !c->legacy->last->done) {
         work->after.push_back(c->legacy->last);
     }

@@ -30,13 +30,17 @@ FX_DEVICE void guard_finite(guard_block *guard, uint32_t child, uint32_t element
 }
 // A projected target sums to 1 within 1e-6.
 FX_DEVICE void guard_mass(guard_block *guard, uint32_t child, uint32_t element, float mass) {
-    if (!(fabsf(mass - 1.0f) <= 1e-6f)) guard_raise(guard, child, finite(mass) ? CHECK_MASS : CHECK_NON_FINITE, element, mass);
+    if (!(fabsf(mass - 1.0f) <= 1e-6f))
+        guard_raise(guard, child, finite(mass) ? CHECK_MASS : CHECK_NON_FINITE, element, mass);
 }
 // A log-probability is at most 0, within 1e-6.
 FX_DEVICE void guard_log_probability(guard_block *guard, uint32_t child, uint32_t element, float log_p) {
-    if (!(log_p <= 1e-6f)) guard_raise(guard, child, finite(log_p) ? CHECK_LOG_PROBABILITY : CHECK_NON_FINITE, element, log_p);
+    if (!(log_p <= 1e-6f))
+        guard_raise(guard, child, finite(log_p) ? CHECK_LOG_PROBABILITY : CHECK_NON_FINITE, element, log_p);
 }
 // The largest |Q| that a softmax over a support with max|z| can give, with room for rounding.
-FX_DEVICE float q_limit(float z_max) { return z_max * 1.00001f; }
+FX_DEVICE float q_limit(float z_max) {
+    return z_max * 1.00001f;
+}
 
 }  // namespace fx

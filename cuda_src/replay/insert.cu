@@ -132,6 +132,7 @@ FX_KERNEL_ANYBLOCK(replay_advance) {
     FX_FOR(one, 1) {
         replay_state ring = *a.ring;
         ring.inserted += (uint64_t)a.E;
+        ring.stride = (uint32_t)a.E;
         ring.finals += (uint64_t)finals;
         ring.position = (uint32_t)fx::ring_forward((int)ring.position, a.E, a.capacity);
         const uint32_t size = ring.size + (uint32_t)a.E;

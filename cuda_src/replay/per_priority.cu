@@ -30,11 +30,14 @@ FX_DEVICE bool last_of_run(const int32_t *index, int k, int B, int width) {
 
 FX_KERNEL_ANYBLOCK(per_priority) {
     const int k = (int)blockIdx.x, row = a.batch_index[k];
+    const float largest = fx::look(&a.state->max_priority), mine = fx::new_priority(a.td_error[k], a.step);
     if (row < 0) return;
     FX_FOR(one, 1) {
-        const float p = fx::new_priority(a.td_error[k], a.step);
-        if (p < 0.0f) atomicAdd(&a.state->skipped, 1u);
-        else fx::raise(&a.state->max_priority, p);
+        // positive floats order like their bits, so the maximum is one of integers
+        if (mine < 0.0f)
+            atomicAdd(&a.state->skipped, 1u);
+        else if (mine > largest)
+            atomicMax(reinterpret_cast<int *>(&a.state->max_priority), __float_as_int(mine));
     }
     if (!fx::last_of_run(a.batch_index, k, a.B, SUM_FANOUT)) return;
 
@@ -42,9 +45,10 @@ FX_KERNEL_ANYBLOCK(per_priority) {
     for (int top = k; top >= 0 && a.batch_index[top] / SUM_FANOUT == block; top -= chunk) {
         FX_FOR(j, chunk) {
             const int i = top - j;
-            if (i >= 0 && a.batch_index[i] / SUM_FANOUT == block && fx::last_of_run(a.batch_index, i, a.B, 1)) {
+            if (i >= 0) {
+                const int at = a.batch_index[i];
                 const float p = fx::new_priority(a.td_error[i], a.step);
-                if (p >= 0.0f) a.priority[a.batch_index[i]] = p;
+                if (at / SUM_FANOUT == block && fx::last_of_run(a.batch_index, i, a.B, 1) && p >= 0.0f) a.priority[at] = p;
             }
         }
     }

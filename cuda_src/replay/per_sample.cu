@@ -24,17 +24,53 @@ FX_DEVICE double uniform01_f64(uint32_t high, uint32_t low) {
     return (double)(((uint64_t)high << 21) | (low >> 11)) * (1.0 / 9007199254740992.0);
 }
 
+// A state row in up to two parts; from their end on it is zero.
+struct state_parts {
+    const float *first, *second;
+    int n_first, n;
+};
+
+// Writes two state rows of `width` floats. A thread has eight loads on their way before it stores the first: one trip to
+// memory instead of one an iteration.
+FX_DEVICE void gather(float *to_a, float *to_b, state_parts a, state_parts b, int width) {
+#ifdef FX_GPU
+    constexpr int AHEAD = 4;
+    const int threads = (int)blockDim.x;
+    for (int j0 = (int)threadIdx.x; j0 < width; j0 += AHEAD * threads) {
+        float x[AHEAD], y[AHEAD];
+#pragma unroll
+        for (int t = 0; t < AHEAD; ++t) {
+            const int j = j0 + t * threads;
+            x[t] = j < a.n_first ? a.first[j] : (j < a.n ? a.second[j - a.n_first] : 0.0f);
+            y[t] = j < b.n_first ? b.first[j] : (j < b.n ? b.second[j - b.n_first] : 0.0f);
+        }
+#pragma unroll
+        for (int t = 0; t < AHEAD; ++t) {
+            const int j = j0 + t * threads;
+            if (j < width) to_a[j] = x[t], to_b[j] = y[t];
+        }
+    }
+#else
+    for (int j = 0; j < a.n_first; ++j) to_a[j] = a.first[j];
+    for (int j = 0; j < b.n_first; ++j) to_b[j] = b.first[j];
+    for (int j = a.n_first; j < a.n; ++j) to_a[j] = a.second[j - a.n_first], to_b[j] = b.second[j - b.n_first];
+    for (int j = a.n; j < width; ++j) to_a[j] = to_b[j] = 0.0f;
+#endif
+}
+
 }  // namespace fx
 
 FX_KERNEL_ANYBLOCK(per_sample) {
     const int k = (int)blockIdx.x;
     float *state = a.batch_state + (int64_t)k * a.Sp, *next_state = a.batch_next_state + (int64_t)k * a.Sp;
-    const uint4 random = fx::philox(a.step->seed, a.step->rng_step, RNG_SAMPLE, (uint32_t)k);
-
-    // Descent: root, middle level (where there are three), priorities.
+    // Everything that depends on nothing is loaded first: what follows is a chain of dependent loads.
+    const uint64_t seed = a.step->seed, rng_step = a.step->rng_step;
+    const float gamma = a.step->gamma, scale = a.step->reward_scale;
+    const int stride = (int)a.ring->stride;
     const double *root = a.super_sum ? a.super_sum : a.block_sum;
     fx::sum_node node;
     node.load(root);
+
     const double total = node.total;
     if (!(total > 0.0)) {  // nothing to draw: the caller refuses this; if it did not, this is a fault
         FX_FOR(j, a.Sp) state[j] = next_state[j] = 0.0f;
@@ -42,13 +78,15 @@ FX_KERNEL_ANYBLOCK(per_sample) {
             a.batch_action[k] = 0;
             a.batch_return[k] = a.batch_discount[k] = a.batch_priority[k] = 0.0f;
             a.batch_index[k] = -1;
-            fx::lower(&a.step->min_priority, 0u);
+            atomicMin(&a.step->min_priority, 0u);
             if (a.guard) fx::guard_raise(a.guard, GUARD_PER_SAMPLE, CHECK_EMPTY, (uint32_t)k, (float)total);
         }
         return;
     }
-    const double xi = fx::uniform01_f64(random.x, random.y);
-    double u = ((double)k + xi) / (double)a.B * total, value;
+
+    // Descent: root, middle level (where there are three), priorities.
+    const uint4 random = fx::philox(seed, rng_step, RNG_SAMPLE, (uint32_t)k);
+    double u = ((double)k + fx::uniform01_f64(random.x, random.y)) / (double)a.B * total, value;
     u = fmin(u, total * (1.0 - 1.0 / 4503599627370496.0));
     int i = node.find(root, u, value);
     if (a.super_sum) {
@@ -62,10 +100,9 @@ FX_KERNEL_ANYBLOCK(per_sample) {
 
     // The window: all its rows at once, then a short walk.
     __shared__ replay_row window[MAX_N_STEP];
-    const int stride = a.rows[i].stride;
     FX_FOR(j, a.n_step) window[j] = a.rows[fx::ring_forward(i, j * stride, a.capacity)];
+    const uint32_t smallest = fx::look(&a.step->min_priority);
     __syncthreads();
-    const float gamma = a.step->gamma, scale = a.step->reward_scale;
     float ret = 0.0f, discount = 1.0f;
     int last = 0;
     for (int j = 0; j < a.n_step; ++j) {
@@ -77,38 +114,27 @@ FX_KERNEL_ANYBLOCK(per_sample) {
     const int ended = window[last].ended, at = fx::ring_forward(i, last * stride, a.capacity);
     if (ended & ENDED_TERMINATED) discount = 0.0f;
 
+    fx::state_parts s, next;
     if (a.state) {
         const int64_t S = a.S;
-        const float *s = a.state + i * S;
-        const float *next = ended ? a.final_state + window[last].final_slot * S
-                                  : a.state + fx::ring_forward(at, stride, a.capacity) * S;
-        FX_FOR(j, a.S) {
-            state[j] = s[j];
-            next_state[j] = next[j];
-        }
+        s = {a.state + i * S, nullptr, a.S, a.S};
+        next = {ended ? a.final_state + window[last].final_slot * S
+                      : a.state + fx::ring_forward(at, stride, a.capacity) * S, nullptr, a.S, a.S};
     } else {
         const int64_t table = a.table, P = a.P;
-        const float *s = a.features + window[0].feature_row * table;
-        const float *next = a.features + window[last].next_feature_row * table;
-        const float *p = a.portfolio + i * 2 * P, *next_p = a.portfolio + (at * 2 + 1) * P;
-        FX_FOR(j, a.F) {
-            state[j] = s[j];
-            next_state[j] = next[j];
-        }
-        FX_FOR(j, a.P) {
-            state[a.F + j] = p[j];
-            next_state[a.F + j] = next_p[j];
-        }
+        s = {a.features + window[0].feature_row * table, a.portfolio + i * 2 * P, a.F, a.S};
+        next = {a.features + window[last].next_feature_row * table, a.portfolio + (at * 2 + 1) * P, a.F, a.S};
     }
-    FX_FOR(j, a.Sp - a.S) state[a.S + j] = next_state[a.S + j] = 0.0f;
+    fx::gather(state, next_state, s, next, a.Sp);
 
     FX_FOR(one, 1) {
         const float drawn = (float)value;
+        const uint32_t bits = (uint32_t)__float_as_int(drawn);
         a.batch_action[k] = window[0].action;
         a.batch_return[k] = ret;
         a.batch_discount[k] = discount;
         a.batch_index[k] = i;
         a.batch_priority[k] = drawn;
-        fx::lower(&a.step->min_priority, (uint32_t)__float_as_int(drawn));
+        if (bits < smallest) atomicMin(&a.step->min_priority, bits);
     }
 }

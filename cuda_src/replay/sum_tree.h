@@ -115,19 +115,23 @@ FX_DEVICE int ring_back(int i, int distance, int capacity) {
     return at < 0 ? at + capacity : at;
 }
 
-// Integer minimum and maximum over positive floats, which order like their bits: the result depends on no order. On a GPU a
-// plain look first spares most blocks the atomic.
-FX_DEVICE void lower(uint32_t *bits, uint32_t x) {
+// A first look at a word that blocks lower or raise by integer atomics, which spares most of them the atomic: the result
+// does not depend on what was seen, since the word only ever moves one way. On the host the atomic costs less than the look.
+FX_DEVICE uint32_t look(const uint32_t *lowered) {
 #ifdef FX_GPU
-    if (x >= *(const volatile uint32_t *)bits) return;
+    return *(const volatile uint32_t *)lowered;
+#else
+    (void)lowered;
+    return 0xffffffffu;
 #endif
-    atomicMin(bits, x);
 }
-FX_DEVICE void raise(float *positive, float x) {
+FX_DEVICE float look(const float *raised) {
 #ifdef FX_GPU
-    if (x <= *(const volatile float *)positive) return;
+    return *(const volatile float *)raised;
+#else
+    (void)raised;
+    return -1.0f;
 #endif
-    atomicMax(reinterpret_cast<int *>(positive), __float_as_int(x));
 }
 
 }  // namespace fx

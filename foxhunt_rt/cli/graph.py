@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foxhunt_rt.cli.errors import ExitCode
 
 if TYPE_CHECKING:
-    from foxhunt_rt.graph import Runtime
+    from foxhunt_rt.graph import Child, Runtime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from foxhunt_rt.cli.options import add_config_arguments
 
     parser.add_argument("--dot", action="store_true", help="Graphviz source on stdout and nothing else")
+    parser.add_argument("--svg", action="store_true", help="a picture on stdout and nothing else")
     parser.add_argument("--ledger", action="store_true", help="every function, its module instance and its user")
     add_config_arguments(parser)
 
@@ -37,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
         step = world.learner.graph
         if args.dot:
             print(step.dot())
+            return int(ExitCode.OK)
+        if args.svg:
+            print(render_svg(step.info(), {child.name: launches(child) for child in step.children}))
             return int(ExitCode.OK)
         found = {**step.info(), **isolation(rt)}
         for child in [*found["children"], *found["epilogue"]]:
@@ -59,6 +63,14 @@ def run(args: argparse.Namespace) -> int:
             )
         world.close()
     return int(ExitCode.OK)
+
+
+def launches(child: Child) -> list[str]:
+    """The launches of a child in order, as text."""
+    from foxhunt_rt.graph.child import KernelOp
+
+    return [f"{op.kernel}  {'x'.join(map(str, op.grid))} blocks of {'x'.join(map(str, op.block))}" if isinstance(op, KernelOp)
+            else type(op).__name__.removesuffix("Op").lower() for op in child.ops]  # fmt: skip
 
 
 def isolation(rt: Runtime) -> dict[str, Any]:

@@ -14,7 +14,7 @@ __all__ = ["add_config_arguments", "configuration"]
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """`--profile`, `--config`, `--set` and `--seed`."""
     parser.add_argument("--profile", default="smoke", metavar="NAME",
-                        help="starting point: smoke (seconds on a CPU), default or production (default: %(default)s)")  # fmt: skip
+                        help="starting point: smoke (seconds on a CPU), default or production (now: %(default)s)")  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="TOML laid over the profile, such as a run's config.toml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
                         help="change one option, for example --set optim.lr=3e-4; may be repeated")  # fmt: skip

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt.config import Config, ConfigError
-from foxhunt_rt.driver import Buffer
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
 from foxhunt_rt.dqn.guard import CLEAR
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.dqn.records import RecordReader
 from foxhunt_rt.dqn.schedule import Control
+from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Runtime, StepGraph, StepPlan
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch, Replay

@@ -41,6 +41,8 @@ class ReplayState:
         With which new rows enter.
     skipped : int
         Priorities that were not finite and therefore not written.
+    stride : int
+        Environments of the inserts; 0 before the first.
     """
 
     inserted: int
@@ -49,6 +51,7 @@ class ReplayState:
     position: int
     max_priority: float
     skipped: int
+    stride: int
 
 
 class Replay:
@@ -148,7 +151,7 @@ class Replay:
     @property
     def sample_reads(self) -> tuple[DeviceBuffer, ...]:
         """What `record_sample` reads of the ring: a child declares these."""
-        return (*self._sums, *self._contents, *((self.features,) if self.features is not None else ()))
+        return (*self._sums, self.ring, *self._contents, *((self.features,) if self.features is not None else ()))
 
     @property
     def priority_writes(self) -> tuple[DeviceBuffer, ...]:
@@ -214,8 +217,8 @@ class Replay:
         self._sampled = True
         bars, table = self.features.shape if self.features is not None else (0, 0)
         child.launch("per_sample", (batch.size,), _BLOCK, {
-            "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "rows": self.rows,
-            "state": self.state, "final_state": self.final_state, "features": self.features, "portfolio": self.portfolio,
+            "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
+            "rows": self.rows, "state": self.state, "final_state": self.final_state, "features": self.features, "portfolio": self.portfolio,
             "step": step, "guard": guard, "batch_state": batch.state, "batch_next_state": batch.next_state,
             "batch_action": batch.action, "batch_return": batch.ret, "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
@@ -427,4 +430,4 @@ class Replay:
     def read_state(self) -> ReplayState:
         """The device's counts. Synchronizes."""
         values = self.ring.to_numpy()[0]
-        return ReplayState(**{name: values[name].item() for name in values.dtype.names})
+        return ReplayState(**{name: values[name].item() for name in ReplayState.__dataclass_fields__})

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 import pytest
 
 from foxhunt_rt import Runtime

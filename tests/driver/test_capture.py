@@ -149,7 +149,9 @@ def test_the_mode_of_the_thread_can_be_exchanged(cu: RawDriver) -> None:
     cu.cuStreamEndCapture(s)
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("GLOBAL", "STREAM_CAPTURE_UNSUPPORTED"), ("THREAD_LOCAL", "CUDA_SUCCESS")])
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("GLOBAL", "STREAM_CAPTURE_UNSUPPORTED"), ("THREAD_LOCAL", "CUDA_SUCCESS")]
+)
 def test_only_a_global_capture_forbids_calls_of_other_threads(cu: RawDriver, mode: str, expected: str) -> None:
     s = cu.stream()
     cu.begin(s, mode)

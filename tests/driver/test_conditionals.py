@@ -65,9 +65,7 @@ def test_if_can_be_set_from_inside_a_child(cu: RawDriver, k: Kernels) -> None:
 def test_while_runs_until_a_kernel_of_its_body_ends_it(cu: RawDriver, k: Kernels, times: int) -> None:
     x, counter = cu.array(np.zeros(2)), cu.array([times], np.int32)
     graph = cu.cuGraphCreate(0)
-    handle = cu.cuGraphConditionalHandleCreate(
-        graph, cu.context, 1, cu.api.CU_GRAPH_COND_ASSIGN_DEFAULT
-    )
+    handle = cu.cuGraphConditionalHandleCreate(graph, cu.context, 1, cu.api.CU_GRAPH_COND_ASSIGN_DEFAULT)
     _, body = cu.conditional(graph, [], "WHILE", handle)
     step = cu.add_kernel(body, [], k.add, 1, 32, add_scalar(x, 1.0, 2))
     cu.add_kernel(body, [step], k.countdown, 1, 1, countdown(counter, handle))
@@ -142,12 +140,15 @@ def test_a_body_holds_no_event_node(cu: RawDriver) -> None:
 
 
 def test_a_handle_set_by_an_ungraphed_launch_is_an_illegal_address(script: Callable[..., str]) -> None:
-    assert script(
-        """
+    assert (
+        script(
+            """
 cu = RawDriver()
 graph = cu.cuGraphCreate(0)
 handle = cu.cuGraphConditionalHandleCreate(graph, cu.context, 0, 0)
 cu.launch(cu.function("conformance", "set_condition"), 1, 1, set_condition(handle, 1))
 print(cu.status("cuCtxSynchronize"))
 """
-    ) == "ILLEGAL_ADDRESS"
+        )
+        == "ILLEGAL_ADDRESS"
+    )

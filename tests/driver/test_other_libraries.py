@@ -18,7 +18,9 @@ NATIVE = Path(__file__).resolve().parents[2] / "foxhunt_rt" / "_native"
 
 def run(code: str, **env: str) -> str:
     prelude = f"import ctypes\nsim = ctypes.CDLL({str(NATIVE / 'libfoxhunt_hostsim.so')!r}, mode=ctypes.RTLD_GLOBAL)\n"
-    done = subprocess.run([sys.executable, "-c", prelude + code], env={**os.environ, **env}, text=True, capture_output=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + code], env={**os.environ, **env}, text=True, capture_output=True, timeout=100
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 

@@ -8,7 +8,7 @@ import pytest
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.replay import Batch, Replay
 
-from .harness import Filler, check_sums, drawable, poisoned_batch, sample, step_block
+from .harness import Filler, check_sums, drawable, poisoned_batch, sample, set_priorities, step_block
 from .oracle import ABSENT
 
 
@@ -88,6 +88,33 @@ def test_rows_whose_final_observation_was_overwritten_leave_the_ring(runtime: Ru
     assert replay.read_state().finals > 60
 
 
+def test_sums_of_many_blocks_follow_inserts_and_evictions(runtime: Runtime) -> None:
+    # six blocks, of which an insert recomputes three; rows that an eviction takes lie elsewhere, and across block borders
+    replay = Replay(runtime, 1300, 2, n_step=3, final_observations=120)
+    filler = Filler(replay, 30, seed=7)
+    for _ in range(60):
+        filler.insert()
+        check_sums(replay)
+    np.testing.assert_array_equal(drawable(replay), sorted(filler.oracle.expected(0.9, 1.0)))
+
+
+def test_an_insert_leaves_the_priorities_of_other_rows_alone(runtime: Runtime) -> None:
+    replay = Replay(runtime, 256, 2, n_step=3)
+    filler = Filler(replay, 5, seed=8, end_chance=0.3)
+    filler.insert(4)
+    for _ in range(60):
+        rows = drawable(replay)
+        set_priorities(replay, rows, np.linspace(2, 3, len(rows)))
+        before, largest = replay.priority.to_numpy(), replay.read_state().max_priority
+        first = replay.read_state().position
+        filler.insert()
+        after = replay.priority.to_numpy()
+        kept = np.setdiff1d(rows, (first + np.arange(5)) % 256)
+        np.testing.assert_array_equal(after[kept], before[kept])
+        fresh = np.setdiff1d(drawable(replay), kept)
+        assert (after[fresh] == largest).all()
+
+
 def test_an_absent_environment_leaves_a_row_that_is_never_drawn(runtime: Runtime) -> None:
     replay = Replay(runtime, 256, 5, mode="market", portfolio_dim=2, n_step=2)
     filler = Filler(replay, 4, seed=4)
@@ -106,8 +133,6 @@ def test_an_absent_environment_leaves_a_row_that_is_never_drawn(runtime: Runtime
 
 
 def test_new_rows_enter_with_the_largest_priority(runtime: Runtime) -> None:
-    from .harness import set_priorities
-
     replay = Replay(runtime, 256, 2, n_step=1)
     filler = Filler(replay, 4, seed=5, end_chance=0.0)
     filler.insert(3)

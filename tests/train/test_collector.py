@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .train_harness import small_config, small_data
 
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.market.walks import split_window
 from foxhunt_rt.train.collector import bars_of
 from foxhunt_rt.train.fold import collected
 from foxhunt_rt.train.world import World
+
+from .train_harness import small_config, small_data
 
 
 @pytest.fixture(scope="module")

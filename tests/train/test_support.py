@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .train_harness import small_config
 
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.train.errors import TrainingError
 from foxhunt_rt.train.support import discounted_returns, fit_support
+
+from .train_harness import small_config
 
 TERMINATED, TRUNCATED, ABSENT = (abi.constant(f"ENDED_{n}") for n in ("TERMINATED", "TRUNCATED", "ABSENT"))
 

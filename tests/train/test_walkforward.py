@@ -95,7 +95,9 @@ def test_the_test_window_is_touched_once_and_last(whole):
     folds = training.world.folds
     expected = [w for fold in folds for w in (fold.validate, fold.validate, fold.test)]
     assert windows == expected
-    assert observer.told == [(*x,) for n in (1, 2) for x in (("fold", n), ("epoch", n, 1), ("epoch", n, 2), ("test", n))]
+    assert observer.told == [
+        (*x,) for n in (1, 2) for x in (("fold", n), ("epoch", n, 1), ("epoch", n, 2), ("test", n))
+    ]
     for fold, detail in zip(folds, result["detail"], strict=True):
         ranked = [(e["validation"]["sharpe"] is not None, e["validation"]["sharpe"] or 0.0, e["validation"]["net_pnl"])
                   for e in detail["epochs"]]  # fmt: skip
@@ -223,7 +225,7 @@ def test_a_stop_saves_a_whole_state(runtime, tmp_path):
     assert facts["epoch"] == 2
     assert dict(zip(facts["counters"], tensors["counters"].tolist(), strict=True))["step"] == 15
     np.testing.assert_array_equal(tensors["theta"], learner.adam.theta.to_numpy())
-    assert not [p for p in tmp_path.rglob("*.tmp")]
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_a_fold_that_is_not_there(runtime):

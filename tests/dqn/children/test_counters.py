@@ -118,7 +118,9 @@ def test_a_change_is_applied_in_stream_order(runtime: Runtime) -> None:
             control.set(**{name: value})
     np.testing.assert_array_equal(control.buffer.to_numpy(), block)
     control.reset(9)
-    np.testing.assert_array_equal(control.buffer.to_numpy(), control_block(config(), seed=9, alpha_c51=control.alpha_c51))
+    np.testing.assert_array_equal(
+        control.buffer.to_numpy(), control_block(config(), seed=9, alpha_c51=control.alpha_c51)
+    )
 
 
 def test_a_null_pointer_is_refused_before_the_launch(runtime: Runtime) -> None:

@@ -43,7 +43,12 @@ class Loss:
         logits[..., :used] = random.normal(size=(3, batch, used))
         step = np.zeros(1, abi.dtype("step_block"))
         step["v_min"], step["v_max"], step["delta_z"] = v_min, v_max, np.float32(v_max - v_min) / np.float32(atoms - 1)
-        step["alpha_c51"], step["beta_per"], step["q_clip"], step["spike_mass"] = alpha, 0.5, 0.9 * max(abs(v_min), v_max), 0.95
+        step["alpha_c51"], step["beta_per"], step["q_clip"], step["spike_mass"] = (
+            alpha,
+            0.5,
+            0.9 * max(abs(v_min), v_max),
+            0.95,
+        )
         priority = random.uniform(0.5, 2.0, batch).astype(np.float32)
         step["min_priority"] = priority.min().view(np.uint32)
         return cls(shape, logits, random.integers(0, np.prod(branches), batch).astype(np.int32),
@@ -99,7 +104,9 @@ def test_targets_on_every_atom_between_and_beyond_both_ends(runtime: Runtime, at
     """Terminal rows whose return is each atom, each midpoint, near both, and beyond the ends."""
     z = np.linspace(-2.0, 3.0, atoms)
     middle = (z[1:] + z[:-1]) / 2
-    ret = np.concatenate([z, middle, z * (1 + 1e-6), middle + 1e-3, [-2.001, 3.001, -1e30, 1e30, 0.0]]).astype(np.float32)
+    ret = np.concatenate([z, middle, z * (1 + 1e-6), middle + 1e-3, [-2.001, 3.001, -1e30, 1e30, 0.0]]).astype(
+        np.float32
+    )
     loss = Loss.make(len(ret), (2,), atoms)
     loss.ret, loss.discount = ret, np.zeros(len(ret), np.float32)
     out = loss.run(runtime)
@@ -149,7 +156,9 @@ def test_head_gradient_is_the_chain_rule_of_the_dueling_combination(runtime: Run
         np.testing.assert_allclose(a[np.arange(12), choice[:, b]], taken[:, b] * (1 - 1 / size), atol=1e-8)
         at += size * n
     assert not d[:, at:].any()
-    np.testing.assert_allclose(out["dlogits"], loss.run(runtime)["dlogits"], rtol=1e-5, atol=2e-8)  # one launch, not two
+    np.testing.assert_allclose(
+        out["dlogits"], loss.run(runtime)["dlogits"], rtol=1e-5, atol=2e-8
+    )  # one launch, not two
 
 
 @pytest.mark.parametrize("batch", [8, 300])
