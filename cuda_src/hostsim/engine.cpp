@@ -124,7 +124,7 @@ __attribute__((noinline)) void take_blocks(Engine &e, bool owner, unsigned helpe
     }
     e.running = true;
     if (owner) {  // alone at first: waking a worker costs more than a small grid
-        uint64_t start = now_ns(), i = 0;
+        uint64_t start = helpers ? now_ns() : 0, i = 0;
         const uint64_t n = pool.blocks;
         while (i < n) {
             run_one(e, i++);

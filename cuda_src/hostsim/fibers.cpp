@@ -5,16 +5,21 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "hostsim/options.h"
 #include "hostsim/switch.h"
 
+// Initial-exec costs one instruction instead of a call. These few bytes fit into the room that the dynamic linker
+// keeps for libraries loaded late; kernel images must not ask for the same, their shared memory would exhaust it.
+#define FX_FAST_TLS __attribute__((tls_model("initial-exec")))
+
 extern "C" {
-__thread uint3 threadIdx;
-__thread uint3 blockIdx;
-__thread dim3 blockDim;
-__thread dim3 gridDim;
-__thread void *fx_host_dynamic_shared;
+__thread uint3 threadIdx FX_FAST_TLS;
+__thread uint3 blockIdx FX_FAST_TLS;
+__thread dim3 blockDim FX_FAST_TLS;
+__thread dim3 gridDim FX_FAST_TLS;
+__thread void *fx_host_dynamic_shared FX_FAST_TLS;
 }
 
 namespace hostsim {
@@ -27,7 +32,7 @@ bool is_ready(const Engine &e, const Context *c) {
 }
 }  // namespace
 
-static __thread Engine *engine;  // lives as long as its thread's last kernel could: never freed
+static __thread Engine *engine FX_FAST_TLS;  // lives as long as its thread's last kernel could: never freed
 
 Engine &this_engine() {
     if (!engine) engine = new Engine;
@@ -50,16 +55,17 @@ Context *Engine::take_context() {
             abort_block(CUDA_ERROR_OUT_OF_MEMORY);
         }
         mprotect(p, kGuard, PROT_NONE);
-        auto *c = new Context;
+        // The context stands at the top of its stack: a switch then touches neighbouring lines. Tops differ by cache
+        // lines, because equal offsets within a page would all fall into the same cache sets.
+        size_t offset = (all.size() % 31 + 1) * 64;
+        auto *c = new (p + kGuard + kStack - ((sizeof(Context) + 63) & ~(size_t)63) - offset) Context;
         c->stack = p;
         all.push_back(c);
         pool.push_back(c);
     }
     Context *c = pool.back();
     pool.pop_back();
-    // Tops differ by cache lines: equal offsets within a page would all fall into the same cache sets.
-    size_t offset = (reinterpret_cast<uintptr_t>(c->stack) / (kStack + kGuard) % 31) * 64;
-    c->sp = prepare_stack(c->stack + kGuard + kStack - 64 - offset, context_entry);
+    c->sp = prepare_stack(reinterpret_cast<char *>(c), context_entry);
     return c;
 }
 
