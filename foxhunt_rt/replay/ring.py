@@ -219,8 +219,8 @@ class Replay:
         child.launch("per_sample", (batch.size,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
             "rows": self.rows, "state": self.state, "final_state": self.final_state, "features": self.features,
-            "portfolio": self.portfolio, "step": step, "guard": guard, "batch_state": batch.state, "batch_next_state": batch.next_state,
-            "batch_action": batch.action, "batch_return": batch.ret, "batch_discount": batch.discount, "batch_index": batch.index,
+            "portfolio": self.portfolio, "step": step, "guard": guard, "batch_state": batch.state,
+            "batch_next_state": batch.next_state, "batch_action": batch.action, "batch_return": batch.ret, "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
             "finals": self.final_observations, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
             "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table,
