@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/configuration.md from foxhunt_rt/config.py, so that the page cannot disagree with the code (tests compare).
 
-    python tools/config_docs.py            rewrites the page
+python tools/config_docs.py            rewrites the page
 """
 
 from __future__ import annotations

@@ -46,16 +46,16 @@ long futex(std::atomic<uint32_t> *word, int op, uint32_t value) {
 
 // One launch at a time is shared out (the driver lock is held around it).
 struct Pool {
-    std::atomic<uint32_t> signal{0};   // counts launches offered; workers sleep on it
+    std::atomic<uint32_t> signal{0};  // counts launches offered; workers sleep on it
     std::atomic<uint32_t> sleepers{0};
     std::atomic<bool> open{false};
     std::atomic<int> active{0};
     std::atomic<bool> quit{false};
-    std::atomic<uint64_t> next{0};     // next block
+    std::atomic<uint64_t> next{0};  // next block
     std::atomic<CUresult> error{CUDA_SUCCESS};
     const Launch *launch = nullptr;
     uint64_t blocks = 0, chunk = 1;
-    uint64_t stride = 1, offset = 0;   // block order: i -> (i * stride + offset) mod blocks
+    uint64_t stride = 1, offset = 0;  // block order: i -> (i * stride + offset) mod blocks
     uint64_t seed = 0;
     std::vector<pthread_t> threads;
 };
@@ -105,7 +105,8 @@ void run_one(Engine &e, uint64_t i) {
     if (options.redzones && e.launch->shared)
         for (size_t k = 0; k < kCanary; ++k)
             if ((unsigned char)e.shared[e.launch->shared + k] != kCanaryByte) {
-                report("%s: write %zu bytes behind the %u bytes of dynamic shared memory", where_in_kernel(), k, e.launch->shared);
+                report("%s: write %zu bytes behind the %u bytes of dynamic shared memory", where_in_kernel(), k,
+                       e.launch->shared);
                 abort_block(CUDA_ERROR_ILLEGAL_ADDRESS);
             }
 }
@@ -245,7 +246,7 @@ void install_fault_handler() {
     static std::atomic<bool> installed{false};
     if (installed.exchange(true)) return;
     for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
-        struct sigaction action {};
+        struct sigaction action{};
         action.sa_sigaction = on_fault;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;  // abort_block leaves without returning
         sigaction(s, &action, &previous_action[s]);
@@ -261,7 +262,8 @@ const char *where_in_kernel() {
     if (e.launch->kernel->flags & FX_HOST_ANYBLOCK)
         snprintf(text, sizeof(text), "kernel %s, block (%u,%u,%u)", e.launch->kernel->name, b.x, b.y, b.z);
     else
-        snprintf(text, sizeof(text), "kernel %s, block (%u,%u,%u), thread (%u,%u,%u)", e.launch->kernel->name, b.x, b.y, b.z, t.x, t.y, t.z);
+        snprintf(text, sizeof(text), "kernel %s, block (%u,%u,%u), thread (%u,%u,%u)", e.launch->kernel->name, b.x, b.y,
+                 b.z, t.x, t.y, t.z);
     return text;
 }
 
@@ -290,7 +292,8 @@ CUresult run_launch(const Launch &launch) {
         for (int spins = 0; pool.active.load(); ++spins) spins < 2000 ? pause_cpu() : (void)sched_yield();
     }
     CUresult error = pool.error.load(std::memory_order_relaxed);
-    if (error == CUDA_SUCCESS && options.redzones && !check_redzones(launch.kernel->name)) error = CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (error == CUDA_SUCCESS && options.redzones && !check_redzones(launch.kernel->name))
+        error = CUDA_ERROR_ILLEGAL_ADDRESS;
     return error;
 }
 

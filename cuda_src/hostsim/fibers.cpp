@@ -49,7 +49,8 @@ void context_entry() {
 
 Context *Engine::take_context() {
     if (pool.empty()) {
-        char *p = static_cast<char *>(mmap(nullptr, kStack + kGuard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0));
+        char *p = static_cast<char *>(
+            mmap(nullptr, kStack + kGuard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0));
         if (p == MAP_FAILED) {
             report("hostsim: no memory for a thread's stack");
             abort_block(CUDA_ERROR_OUT_OF_MEMORY);
@@ -227,7 +228,8 @@ const uint64_t *Engine::wait_warp(unsigned mask, uint64_t value, unsigned *prese
     uint32_t index = current->index, lane = index & 31;
     Warp &warp = warps[index >> 5];
     if (!(mask >> lane & 1u)) {
-        report("%s: lane %u calls a warp function with mask 0x%08x, which does not name it", where_in_kernel(), lane, mask);
+        report("%s: lane %u calls a warp function with mask 0x%08x, which does not name it", where_in_kernel(), lane,
+               mask);
         abort_block(CUDA_ERROR_LAUNCH_FAILED);
     }
     bool full = (mask & warp.valid) == warp.valid;
@@ -259,10 +261,12 @@ void Engine::diverged() {
     }
     for (uint32_t w = 0; w < (block.count + 31) / 32; ++w) exited += (uint32_t)__builtin_popcount(warps[w].exited);
     uint3 t = one ? one->thread : uint3{0, 0, 0};
-    report("kernel %s, block (%u,%u,%u): divergent barrier: of %u threads %u wait at __syncthreads(), %u at a warp function, "
-           "%u have exited; thread (%u,%u,%u) waits for ever",
-           launch->kernel->name, block.block_idx.x, block.block_idx.y, block.block_idx.z, block.count, block_waiters,
-           warp_waiters, exited, t.x, t.y, t.z);
+    report(
+        "kernel %s, block (%u,%u,%u): divergent barrier: of %u threads %u wait at __syncthreads(), %u at a warp "
+        "function, "
+        "%u have exited; thread (%u,%u,%u) waits for ever",
+        launch->kernel->name, block.block_idx.x, block.block_idx.y, block.block_idx.z, block.count, block_waiters,
+        warp_waiters, exited, t.x, t.y, t.z);
     abort_block(CUDA_ERROR_LAUNCH_FAILED);
 }
 

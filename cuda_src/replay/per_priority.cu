@@ -34,10 +34,8 @@ FX_KERNEL_ANYBLOCK(per_priority) {
     if (row < 0) return;
     FX_FOR(one, 1) {
         // positive floats order like their bits, so the maximum is one of integers
-        if (mine < 0.0f)
-            atomicAdd(&a.state->skipped, 1u);
-        else if (mine > largest)
-            atomicMax(reinterpret_cast<int *>(&a.state->max_priority), __float_as_int(mine));
+        if (mine < 0.0f) atomicAdd(&a.state->skipped, 1u);
+        else if (mine > largest) atomicMax(reinterpret_cast<int *>(&a.state->max_priority), __float_as_int(mine));
     }
     if (!fx::last_of_run(a.batch_index, k, a.B, SUM_FANOUT)) return;
 
@@ -48,7 +46,8 @@ FX_KERNEL_ANYBLOCK(per_priority) {
             if (i >= 0) {
                 const int at = a.batch_index[i];
                 const float p = fx::new_priority(a.td_error[i], a.step);
-                if (at / SUM_FANOUT == block && fx::last_of_run(a.batch_index, i, a.B, 1) && p >= 0.0f) a.priority[at] = p;
+                if (at / SUM_FANOUT == block && fx::last_of_run(a.batch_index, i, a.B, 1) && p >= 0.0f)
+                    a.priority[at] = p;
             }
         }
     }

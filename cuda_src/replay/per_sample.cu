@@ -119,7 +119,8 @@ FX_KERNEL_ANYBLOCK(per_sample) {
         const int64_t S = a.S;
         s = {a.state + i * S, nullptr, a.S, a.S};
         next = {ended ? a.final_state + window[last].final_slot * S
-                      : a.state + fx::ring_forward(at, stride, a.capacity) * S, nullptr, a.S, a.S};
+                      : a.state + fx::ring_forward(at, stride, a.capacity) * S,
+                nullptr, a.S, a.S};
     } else {
         const int64_t table = a.table, P = a.P;
         s = {a.features + window[0].feature_row * table, a.portfolio + i * 2 * P, a.F, a.S};

@@ -87,7 +87,13 @@ def test_a_step_is_one_launch_without_synchronization_or_allocation(make: Callab
         learner.step()
     used = {name: n - before.get(name, 0) for name, n in counts.items() if n != before.get(name, 0)}
     assert used.pop("cuGraphLaunch") == 10
-    assert set(used) <= {"cuStreamQuery", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}, used
+    assert set(used) <= {
+        "cuStreamQuery",
+        "cuCtxGetCurrent",
+        "cuCtxSetCurrent",
+        "cuCtxPushCurrent",
+        "cuCtxPopCurrent",
+    }, used
 
 
 def test_children_are_those_of_the_core_step_in_order(make: Callable[..., Learner]) -> None:
@@ -321,7 +327,9 @@ def own_defaults(text: str, names: set[str]) -> list[str]:
 def test_no_program_has_a_default_of_its_own() -> None:
     """Known failure K20: the number of a setting stands in config.py and nowhere else."""
     names = {key.rsplit(".", 1)[1] for key, _, _, _ in Config().options() if not key.startswith("market.")}
-    assert own_defaults("def f(atoms: int = 51):", names) and own_defaults("getattr(config.network, 'atoms', 51)", names)
+    assert own_defaults("def f(atoms: int = 51):", names) and own_defaults(
+        "getattr(config.network, 'atoms', 51)", names
+    )
     found = {}
     for folder in ("dqn", "train", "cli"):
         for path in (ROOT / "foxhunt_rt" / folder).rglob("*.py"):
