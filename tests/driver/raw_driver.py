@@ -71,7 +71,7 @@ class RawDriver:
     def report(self) -> str:
         """hostsim's last finding."""
         assert self.hostsim is not None
-        return self.hostsim.fxHostsimLastReport().decode()
+        return str(self.hostsim.fxHostsimLastReport().decode())
 
     # ------------------------------------------------------------ modules and launches
     def image(self, stem: str) -> bytes:
@@ -136,7 +136,7 @@ class RawDriver:
         """A host view and the device address of zeroed, mapped memory."""
         nbytes = count * np.dtype(dtype).itemsize
         host = int(self.cuMemHostAlloc(nbytes, self.api.CU_MEMHOSTALLOC_DEVICEMAP))
-        view = np.frombuffer((ctypes.c_char * nbytes).from_address(host), dtype)
+        view: npt.NDArray[Any] = np.frombuffer(memoryview((ctypes.c_char * nbytes).from_address(host)), dtype)
         view[:] = 0
         return view, int(self.cuMemHostGetDevicePointer(host, 0))
 
@@ -167,10 +167,10 @@ class RawDriver:
         return list(self.cuGraphGetNodes(graph, count)[0])[:count] if count else []
 
     def node_type(self, node: Any) -> str:
-        return self.api.CUgraphNodeType(self.cuGraphNodeGetType(node)).name.removeprefix("CU_GRAPH_NODE_TYPE_")
+        return str(self.api.CUgraphNodeType(self.cuGraphNodeGetType(node)).name).removeprefix("CU_GRAPH_NODE_TYPE_")
 
     def edge_count(self, graph: Any) -> int:
-        return self.cuGraphGetEdges(graph, 0)[-1]
+        return int(self.cuGraphGetEdges(graph, 0)[-1])
 
     def conditional(self, graph: Any, before: list[Any], kind: str, handle: Any) -> tuple[Any, Any]:
         """An IF or WHILE node; the node and its body graph."""
