@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Builds and describes."""
+    from foxhunt_rt.cli.graph_svg import render_svg
     from foxhunt_rt.cli.options import configuration
     from foxhunt_rt.cli.small_world import small_world
     from foxhunt_rt.graph import Runtime

@@ -93,7 +93,7 @@ def test_too_few_bars_for_the_folds(cli, tmp_path, leftovers):
         ("optim.lrr=1", "did you mean lr?"),
         ("optin.lr=1", "did you mean optim?"),
         ("replay.batch=0", "at least 1"),
-        ("replay.batch=100000", "raise the capacity or lower the batch"),
+        ("replay.capacity=32", "raise the capacity or lower the batch"),
         ("network.hidden=0", "at least 1"),
         ("network.atoms=100000", "at most 256"),
         ("train.seed=abc", "integer"),

@@ -1,0 +1,71 @@
+"""The step graph as SVG: a box a child with its launches in order, an arrow a dependency, time running downwards.
+
+Drawn here, in a few lines, so that a picture needs no Graphviz; `graph --dot` is for those who have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+__all__ = ["render_svg"]
+
+WIDTH, ROW, GAP, MARGIN = 300, 18, 34, 14
+_STYLE = """
+  text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2933 }
+  .name { font-weight: 600; font-size: 13px } .note { fill: #61707f; font-size: 11px }
+  .child { fill: #eef3fb; stroke: #7b93b8 } .tail { fill: #f4f1ea; stroke: #b3a27a }
+  .edge { stroke: #44546a; stroke-width: 1.4; fill: none }
+"""
+
+
+def render_svg(info: dict[str, Any], launches: dict[str, Sequence[str]]) -> str:
+    """SVG text.
+
+    Parameters
+    ----------
+    info : dict
+        `StepGraph.info`.
+    launches : dict
+        Child -> its launches in order, as text.
+    """
+    children = [*info["children"], *info["epilogue"]]
+    names = [c["name"] for c in children]
+    depth: dict[str, int] = {}
+    for name in names:  # program order, so every predecessor has its depth already
+        depth[name] = 1 + max((depth[a] for a, b in info["edges"] if b == name), default=-1)
+    layers = [[n for n in names if depth[n] == d] for d in range(max(depth.values()) + 1)]
+    columns = max(map(len, layers))
+    total = columns * WIDTH + (columns - 1) * GAP
+    place: dict[str, tuple[float, float, float]] = {}
+    y = float(MARGIN)
+    for layer in layers:
+        height = float(max(ROW * (1 + len(launches[n])) + 12 for n in layer))
+        x = float(MARGIN)
+        for name in layer:
+            place[name] = (x, y, height)
+            x += WIDTH + GAP
+        y += height + GAP
+    bottom = y - GAP + MARGIN
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total + 2 * MARGIN} {bottom:.0f}" '
+           f'width="{total + 2 * MARGIN}" role="img" aria-label="The children of one training step">',
+           f"<style>{_STYLE}</style>",
+           '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+           '<path d="M0 0L8 4L0 8z" fill="#44546a"/></marker></defs>']  # fmt: skip
+    for a, b in info["edges"]:
+        ax, ay, tall = place[a]
+        bx, by, _ = place[b]
+        x1, y1, x2, y2 = ax + WIDTH / 2, ay + tall, bx + WIDTH / 2, by - 2
+        bend = (y1 + y2) / 2 if x1 != x2 else y2
+        curve = f"M{x1} {y1}C{x1} {bend:.0f} {x2} {bend:.0f} {x2} {y2}" if x1 != x2 else f"M{x1} {y1}L{x2} {y2}"
+        out.append(f'<path class="edge" d="{curve}" marker-end="url(#tip)"/>')
+    tail = {c["name"] for c in info["epilogue"]}
+    for name in names:
+        x, y, height = place[name]
+        out.append(f'<rect class="{"tail" if name in tail else "child"}" x="{x}" y="{y}" width="{WIDTH}" '
+                   f'height="{height}" rx="6"/>')  # fmt: skip
+        out.append(f'<text class="name" x="{x + 10}" y="{y + 19}">{escape(name)}</text>')
+        out += [f'<text class="note" x="{x + 22}" y="{y + 19 + ROW * (i + 1)}">{escape(text)}</text>'
+                for i, text in enumerate(launches[name])]  # fmt: skip
+    return "\n".join([*out, "</svg>"])
