@@ -21,8 +21,9 @@ from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.guard import CLEAR, Finding, GuardFault, decode
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.records import RecordError, RecordReader
-from foxhunt_rt.driver import counts
+from foxhunt_rt.driver import counts, memset_pattern
 from foxhunt_rt.graph import BakedValueError
+from foxhunt_rt.graph.child import MemsetOp
 from foxhunt_rt.replay import ReplayError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,9 +105,20 @@ def test_children_are_those_of_the_core_step_in_order(make: Callable[..., Learne
     assert ["adam_grad", "per_priority"] not in info["edges"], "priorities run beside the backward pass"
 
 
+def test_the_step_clears_nothing_bytewise(make: Callable[..., Learner]) -> None:
+    """Known failure K18: 33 byte-wide gradient clears a step. The flat gradient needs none; a clear would be 32 bits wide."""
+    learner = make()
+    ops = [op for child in learner.graph.children for op in child.ops]
+    assert not [op for op in ops if isinstance(op, MemsetOp)]
+    assert memset_pattern(learner.grad.grad, 0)[0] == 4
+    before = {name: n for name, n in counts.items() if name.startswith("cuMemsetD")}
+    learner.graph.run_ungraphed()
+    assert {name: n for name, n in counts.items() if name.startswith("cuMemsetD")} == before
+
+
 def test_every_statistic_moves(make: Callable[..., Learner]) -> None:
     """Known failure K6: a statistic stayed zero for weeks."""
-    learner = make("loss.grad_budget=0.001", "optim.max_grad_norm=0.01", "guard.q_clip=0.0001", "guard.edge_mass=0.001",
+    learner = make("loss.grad_budget=0.001", "optim.max_grad_norm=0.0001", "guard.q_clip=0.0001", "guard.edge_mass=0.001",
                    "guard.atom_use=0.99", "guard.spike_mass=0.2", "guard.spike_share=0.01")  # fmt: skip
     learner.set(alpha_c51=0.5)
     insert(learner, 2, seed=3, reward=2.9)
