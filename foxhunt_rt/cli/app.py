@@ -8,12 +8,16 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 from foxhunt_rt import __version__
 from foxhunt_rt.cli.errors import ExitCode, UsageError, exit_code, one_line
+
+#: When the command began, for the wall time it reports.
+BEGAN = time.perf_counter()
 
 #: Command -> what `--help` says of it; the module has the command's name.
 COMMANDS = {

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Bars and configuration are checked before the driver is loaded, so that a wrong file costs nothing."""
+    from foxhunt_rt.cli.app import BEGAN
     from foxhunt_rt.cli.options import configuration
 
     if args.resume is not None:
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         with Runtime() as rt:
             runs = None if args.no_save else Path(args.runs)
-            training = WalkForward(rt, data, config, observer=observer, runs=runs, name=args.name or args.profile)
+            training = WalkForward(rt, data, config, observer=observer, runs=runs, name=args.name or args.profile,
+                                   began=BEGAN)  # fmt: skip
             try:
                 result = training.run(args.folds)
             finally:

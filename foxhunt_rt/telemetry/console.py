@@ -57,15 +57,8 @@ class PlainConsole(Observer):
             self.line(
                 "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
             )
-        self.line(closing_line(result))
-
-
-def closing_line(result: dict[str, Any]) -> str:
-    """What holds for the whole run."""
-    alarms = ", ".join(f"{name} {count}" for name, count in result["alarms"].items() if count) or "none"
-    return (f"One bar is {result['bar_clock']}. {result['steps']:,} steps of {result['step_us_median']:,.0f} µs, "
-            f"{result['launches_per_step']:g} launch a step, {result['guard_events']} guard events, alarms: {alarms}. "
-            f"{result['wall_s']:.1f} s.")  # fmt: skip
+        for text in lines.closing_lines(result):
+            self.line(text)
 
 
 class LiveConsole(PlainConsole):
@@ -134,7 +127,8 @@ class LiveConsole(PlainConsole):
         for i, row in enumerate(rows):
             table.add_row(*row, end_section=i == len(result["test"]) - 1)
         self.console.print(table)
-        self.line(closing_line(result))
+        for text in lines.closing_lines(result):
+            self.line(text)
 
     def close(self) -> None:
         """Takes the view off the screen. Idempotent; also needed after an error."""

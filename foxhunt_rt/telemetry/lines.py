@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["about_lines", "bars_text", "epoch_line", "fold_line", "fold_table", "sparkline", "test_line"]
+__all__ = [
+    "about_lines",
+    "bars_text",
+    "closing_lines",
+    "epoch_line",
+    "fold_line",
+    "fold_table",
+    "sparkline",
+    "test_line",
+]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -102,3 +111,17 @@ def fold_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         rows.append(["worst", f"fold {s['worst_fold']}", number(s["net_pnl"]["worst"], 0), number(s["sharpe"]["worst"]),
                      "", "", "", "", "", ""])  # fmt: skip
     return header, rows
+
+
+def closing_lines(result: dict[str, Any]) -> list[str]:
+    """What holds for the whole run, and what the table cannot say."""
+    alarms = ", ".join(f"{name} {count}" for name, count in result["alarms"].items() if count) or "none"
+    text = [f"One bar is {result['bar_clock']}. {result['steps']:,} steps of {result['step_us_median']:,.0f} µs, "
+            f"{result['launches_per_step']:g} launch a step, {result['guard_events']} guard events, alarms: {alarms}. "
+            f"{result['wall_s']:.1f} s."]  # fmt: skip
+    reasons = {t["reasons"]["sharpe"] for t in result["test"] if "sharpe" in t["reasons"]}
+    text += [f"No Sharpe ratio: {reason}." for reason in sorted(reasons)]
+    text += [f"Alarm of a policy: {alarm}." for alarm in result["policy_alarms"]]
+    first, last = result["loss_first"], result["loss_last"]
+    return [*text, f"Loss on fixed rows, before and after: CE {first['ce']:.3f} -> {last['ce']:.3f}, "
+                   f"MSE {first['mse']:.3f} -> {last['mse']:.3f}."]  # fmt: skip

@@ -48,6 +48,8 @@ class WalkForward:
         Where the run folder is made; None: nothing is written.
     name : str
         Of the run folder, after the time.
+    began : float, optional
+        `time.perf_counter` from which the wall time counts; None: now.
 
     Attributes
     ----------
@@ -57,8 +59,9 @@ class WalkForward:
     """
 
     def __init__(self, rt: Runtime, data: DataSet, config: Config, *, observer: Observer | None = None,
-                 runs: Path | None = None, name: str = "run") -> None:  # fmt: skip
-        self.began = time.perf_counter()
+                 runs: Path | None = None, name: str = "run",
+                 began: float | None = None) -> None:  # fmt: skip
+        self.began = time.perf_counter() if began is None else began
         self.runtime, self.config = rt, config
         self.observer = observer or Observer()
         self.world = World(rt, data, config)
