@@ -110,6 +110,22 @@ def test_bad_configuration(cli, leftovers, tmp_path, setting, says):
     assert leftovers() == []
 
 
+def test_more_environments_than_there_is_work_for(cli, leftovers, tmp_path):
+    bars = write(tmp_path / "bars.csv", csv_lines(3000))
+    done = cli("train", bars, "--set", "market.environments=5000", "--set", "replay.capacity=100000")
+    assert done.code == USAGE
+    assert "market.environments = 5000" in done.error
+    assert "fewer environments" in done.error
+    assert leftovers() == []
+
+
+def test_a_ring_too_small_for_the_environments(cli, leftovers, tmp_path):
+    done = cli("train", write(tmp_path / "bars.csv", csv_lines(3000)), "--set", "replay.capacity=256")
+    assert done.code == USAGE
+    assert "raise the capacity" in done.error
+    assert leftovers() == []
+
+
 def test_bad_configuration_file(cli, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("[optim]\nlearning_rate = 1e-3\n")

@@ -72,6 +72,21 @@ def test_every_session_ends_flat(world):
     assert judged.entropy == {"direction": 0.0, "size": 0.0, "order": 0.0, "urgency": 0.0}
 
 
+def test_a_policy_that_trades_at_random_raises_the_alarms(world):
+    """Known failure K15: a policy stayed random for a whole run, and nobody was told."""
+    window = world.window(0, 900)
+    world.evaluator.policy.set_exploration(1.0)
+    try:
+        alarms = world.evaluator.judge(window).alarms
+    finally:
+        world.evaluator.policy.set_exploration(0.0)
+    assert any("spread like random" in alarm for alarm in alarms)
+    assert any("trades a bar" in alarm for alarm in alarms)
+    assert any("exceed gross" in alarm for alarm in alarms)
+    world.evaluator.params.copy_from(constant_policy(world.learner.layout, FLAT))
+    assert world.evaluator.judge(window).alarms == []
+
+
 def test_reference_policies_stand_beside(world):
     found = reference_policies(world.window(*world.folds[0].test), seed=1)
     assert set(found) == {"buy_and_hold", "always_flat", "random"}
