@@ -28,7 +28,9 @@ set(image_flags -std=c++20 -O3 -fvisibility=hidden -fno-gnu-unique -fno-math-err
     -fno-exceptions -Wall -Wno-unknown-pragmas -Wno-unused-function -Wframe-larger-than=4096 ${sanitize_flags})
 set(wide_flags "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-    list(APPEND image_flags -mtls-dialect=gnu2)  # the default on aarch64
+    # Not gnu2: in glibc before 2.40 the slow path of a TLS descriptor (a thread's first access after any dlopen) does not
+    # preserve vector registers (BZ 31372), so a kernel lost floats it had loaded before it touched its __shared__ arrays.
+    list(APPEND image_flags -mtls-dialect=gnu)
     set(wide_flags -march=x86-64-v3)
 endif()
 
