@@ -52,7 +52,7 @@ def page() -> str:
 
     profiles = [name for name in _PROFILES if name != "default"]
     lines, section = [INTRODUCTION], ""
-    tables = {name: dict((key, value) for key, _, value, _ in Config.profile(name).options()) for name in profiles}
+    tables = {name: {key: value for key, _, value, _ in Config.profile(name).options()} for name in profiles}
     for key, kind, value, doc in Config().options():
         head = key.split(".")[0]
         if head != section:
