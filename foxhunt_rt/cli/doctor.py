@@ -19,7 +19,7 @@ from pathlib import Path
 from foxhunt_rt.cli.errors import ExitCode
 
 NATIVE = Path(__file__).resolve().parents[1] / "_native"
-REQUIRED = ("cuda-python", "numpy", "nvidia-ml-py", "cffi")
+REQUIRED = ("cuda-bindings", "numpy", "nvidia-ml-py", "cffi")
 TRAIN = ("pyarrow", "rich", "safetensors", "tomli-w")
 
 

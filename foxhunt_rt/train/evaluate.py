@@ -78,10 +78,15 @@ class Judgement:
         return [*self.metrics.alarms, *extra]
 
     @property
-    def rank(self) -> tuple[bool, float, float]:
-        """Orders policies by Sharpe ratio; where it does not exist (one day, no variation), by net PnL."""
-        sharpe = self.metrics.sharpe
-        return (sharpe is not None, sharpe if sharpe is not None else 0.0, self.metrics.net_pnl)
+    def rank(self) -> tuple[float, float]:
+        """Orders policies: by Sharpe ratio, then by net PnL.
+
+        Where there is no ratio it counts as 0: for a policy that never trades that is what its returns are worth, and in a
+        window of a single day it leaves the order to the net PnL. A policy that lost everything comes last.
+        """
+        m = self.metrics
+        ruined = -math.inf if m.max_drawdown_share >= 1.0 else 0.0
+        return (m.sharpe if m.sharpe is not None else ruined, m.net_pnl)
 
 
 def branch_entropy(action: NDArray[np.int32]) -> dict[str, float]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from foxhunt_rt.market.actions import BRANCHES
-from foxhunt_rt.market.baselines import backtest
-from foxhunt_rt.train.evaluate import Evaluator, branch_entropy, reference_policies
+from foxhunt_rt.market.baselines import RESULT, backtest
+from foxhunt_rt.market.contract import PRESETS
+from foxhunt_rt.market.metrics import summarize
+from foxhunt_rt.train.evaluate import Evaluator, Judgement, branch_entropy, reference_policies
 from foxhunt_rt.train.world import World
 
 from .train_harness import small_config, small_data
@@ -85,6 +89,21 @@ def test_a_policy_that_trades_at_random_raises_the_alarms(world):
     assert any("exceed gross" in alarm for alarm in alarms)
     world.evaluator.params.copy_from(constant_policy(world.learner.layout, FLAT))
     assert world.evaluator.judge(window).alarms == []
+
+
+def judgement(**changes):
+    base = summarize(
+        np.zeros(9, RESULT), np.arange(9) * 60_000_000_000, PRESETS["SYNTHETIC"], capital=1e5, clock="1 minute"
+    )
+    return Judgement(dataclasses.replace(base, **changes), {}, np.zeros(9))
+
+
+def test_a_policy_that_stays_out_ranks_above_one_that_loses_and_ruin_ranks_last():
+    flat, loses, earns = judgement(), judgement(sharpe=-3.0, net_pnl=-50.0), judgement(sharpe=0.5, net_pnl=9.0)
+    ruined = judgement(net_pnl=-2e5, max_drawdown_share=2.0)
+    richer = judgement(net_pnl=5.0)  # one day: no ratio, so the net PnL decides
+    expected = [ruined, loses, flat, richer, earns]
+    assert sorted([earns, flat, richer, loses, ruined], key=lambda j: j.rank) == expected
 
 
 def test_reference_policies_stand_beside(world):

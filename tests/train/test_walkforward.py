@@ -99,8 +99,8 @@ def test_the_test_window_is_touched_once_and_last(whole):
         (*x,) for n in (1, 2) for x in (("fold", n), ("epoch", n, 1), ("epoch", n, 2), ("test", n))
     ]
     for fold, detail in zip(folds, result["detail"], strict=True):
-        ranked = [(e["validation"]["sharpe"] is not None, e["validation"]["sharpe"] or 0.0, e["validation"]["net_pnl"])
-                  for e in detail["epochs"]]  # fmt: skip
+        judged = [e["validation"] for e in detail["epochs"]]
+        ranked = [(v["sharpe"] if v["sharpe"] is not None else 0.0, v["net_pnl"]) for v in judged]
         assert detail["best_epoch"] == 1 + ranked.index(max(ranked))
         assert fold.train[1] < fold.validate[0] < fold.validate[1] < fold.test[0]
 
