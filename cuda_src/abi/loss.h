@@ -20,7 +20,7 @@
 #define STAT_Q_CLIPPED 14   /* branches with |Q| above q_clip */
 #define STATS 16
 
-#define C51_BRANCH_FLOATS 7 /* of shared memory, a branch */
+#define C51_STAGE_FLOATS 4096 /* largest 3*Np for which c51_loss stages the logits in shared memory */
 
 typedef struct {
     const float *logits;      //@ in f32[3*B*Np]          (3, B, Np) head outputs: online(s), online(s'), target(s')

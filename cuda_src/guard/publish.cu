@@ -2,7 +2,10 @@
 // that the host drains. It joins every sink of the graph, so what it reads is final.
 //
 // A record is torn-proof: sequence 0, fence, payload, fence, sequence = step + 1; the reader checks the sequence on both
-// sides. Launch: one block, any size; dynamic shared memory (segments + 1) W floats.
+// sides. A fence to the host's memory takes about a microsecond, so the first one passes while the rows are added up, in a
+// thread that has no row to add; all loads are issued before the first barrier; and the record is put together in shared
+// memory, so that it leaves in one write.
+// Launch: one block, any size; dynamic shared memory (segments + 1) W floats.
 #include "lib/kernel.h"
 
 #include "abi/types.h"
@@ -12,10 +15,38 @@
 #include "loss/combine_stats.h"
 #include "loss/head_gradient.h"
 
+#include <stddef.h>
+
+namespace fx {
+
+// step % capacity: a 64-bit remainder takes a GPU ten times as long as a 32-bit one.
+FX_DEVICE int ring_slot(uint64_t step, int capacity) {
+    return step >> 32 ? (int)(step % (uint64_t)capacity) : (int)((uint32_t)step % (uint32_t)capacity);
+}
+
+}  // namespace fx
+
 FX_KERNEL_ANYBLOCK(publish) {
     FX_DYNAMIC_SHARED(float, part);  // (segments, W), then the totals (W,)
+    __shared__ union {
+        step_record record;
+        uint64_t words[sizeof(step_record) / sizeof(uint64_t)];
+    } out;
     const int W = a.W, N = a.N, segments = a.segments, per_segment = fx::ceil_div(a.R, segments);
     float *total = part + segments * W;
+    const step_block step = *a.step;
+    const optim_stats optim = *a.optim;
+    const uint64_t guard_key = a.guard->key;
+    const uint32_t replay_size = a.replay->size, replay_skipped = a.replay->skipped;
+    alarm_block alarms = *a.alarms;
+    step_record *record = a.records + fx::ring_slot(step.step, a.capacity);
+    volatile uint64_t *sequence = &record->sequence;
+    FX_FOR(i, blockDim.x) {
+        if (i == (int)blockDim.x - 1) {
+            *sequence = 0;
+            __threadfence_system();
+        }
+    }
     FX_FOR(i, segments * W) {
         int segment = i / W, c = i - segment * W, first = min(segment * per_segment, a.R);
         part[i] = fx::combine_column(a.rows, W, c, first, min(first + per_segment, a.R));
@@ -23,65 +54,70 @@ FX_KERNEL_ANYBLOCK(publish) {
     __syncthreads();
     FX_FOR(c, W) {
         float v = part[c];
+#pragma unroll 8
         for (int segment = 1; segment < segments; ++segment) v = fx::combine_stats(c, v, part[segment * W + c]);
         total[c] = v;
     }
     __syncthreads();
 
-    const float mean = 1.0f / (float)a.B;
-    const float entropy = fx::block_sum(N, [&](int j) {
-        float m = total[STATS + j] * mean;
-        return m > 0.0f ? -m * logf(m) : (m == m ? 0.0f : m);  // NaN stays NaN
-    });
-    FX_FOR(only, 1) {
-        const step_block &step = *a.step;
-        const float atom_use = expf(entropy) / (float)N, edge_mass = total[STAT_EDGE_MASS] * mean;
-        const float spike_share =
-            total[STAT_NON_TERMINAL] > 0.0f ? total[STAT_SPIKES] / total[STAT_NON_TERMINAL] : 0.0f;
-        const fx::budget_scales scales =
-            fx::gradient_budget(step.grad_budget, total[STAT_CE_NORM2], total[STAT_MSE_NORM2]);
-        alarm_block alarms = *a.alarms;
-        alarms.edge_mass += edge_mass > step.alarm_edge_mass;
-        alarms.spike_share += spike_share > step.alarm_spike_share;
-        alarms.q_clip += total[STAT_Q_CLIPPED] > 0.0f;
-        alarms.atom_use += atom_use < step.alarm_atom_use;
-        *a.alarms = alarms;
+    FX_ROWS(only, 1) {
+        const float mean = 1.0f / (float)a.B;
+        const float entropy = fx::lane_sum(N, [&](int j) {
+            float m = total[STATS + j] * mean;
+            return m > 0.0f ? -m * logf(m) : (m == m ? 0.0f : m);  // NaN stays NaN
+        });
+        FX_LANE_0 {
+            const float atom_use = expf(entropy) / (float)N, edge_mass = total[STAT_EDGE_MASS] * mean;
+            const float spike_share =
+                total[STAT_NON_TERMINAL] > 0.0f ? total[STAT_SPIKES] / total[STAT_NON_TERMINAL] : 0.0f;
+            const fx::budget_scales scales =
+                fx::gradient_budget(step.grad_budget, total[STAT_CE_NORM2], total[STAT_MSE_NORM2]);
+            alarms.edge_mass += edge_mass > step.alarm_edge_mass;
+            alarms.spike_share += spike_share > step.alarm_spike_share;
+            alarms.q_clip += total[STAT_Q_CLIPPED] > 0.0f;
+            alarms.atom_use += atom_use < step.alarm_atom_use;
+            *a.alarms = alarms;
 
-        step_record *r = a.records + step.step % (uint64_t)a.capacity;
-        volatile uint64_t *sequence = &r->sequence;
-        *sequence = 0;
-        __threadfence_system();
-        r->step = step.step;
-        r->started_ns = step.started_ns;
-        r->guard_key = a.guard->key;
-        r->loss = total[STAT_LOSS] * mean;
-        r->ce = total[STAT_CE] * mean;
-        r->mse = total[STAT_MSE] * mean;
-        r->td_error = total[STAT_TD_ERROR] * mean;
-        r->q_mean = total[STAT_Q] * mean;
-        r->q_min = total[STAT_Q_MIN];
-        r->q_max = total[STAT_Q_MAX];
-        r->target_mean = total[STAT_TARGET] * mean;
-        r->weight_mean = total[STAT_WEIGHT] * mean;
-        r->atom_use = atom_use;
-        r->edge_mass = edge_mass;
-        r->spike_share = spike_share;
-        r->grad_norm = a.optim->grad_norm;
-        r->clip = a.optim->clip;
-        r->ce_scale = scales.ce;
-        r->mse_scale = scales.mse;
-        r->lr = step.lr;
-        r->tau = step.tau;
-        r->beta_per = step.beta_per;
-        r->alpha_c51 = step.alpha_c51;
-        r->alarm_edge_mass = alarms.edge_mass;
-        r->alarm_spike_share = alarms.spike_share;
-        r->alarm_q_clip = alarms.q_clip;
-        r->alarm_atom_use = alarms.atom_use;
-        r->replay_size = a.replay->size;
-        r->replay_skipped = a.replay->skipped;
-        r->ended_ns = fx::globaltimer();
-        __threadfence_system();
+            step_record &r = out.record;
+            r.step = step.step;
+            r.started_ns = step.started_ns;
+            r.guard_key = guard_key;
+            r.loss = total[STAT_LOSS] * mean;
+            r.ce = total[STAT_CE] * mean;
+            r.mse = total[STAT_MSE] * mean;
+            r.td_error = total[STAT_TD_ERROR] * mean;
+            r.q_mean = total[STAT_Q] * mean;
+            r.q_min = total[STAT_Q_MIN];
+            r.q_max = total[STAT_Q_MAX];
+            r.target_mean = total[STAT_TARGET] * mean;
+            r.weight_mean = total[STAT_WEIGHT] * mean;
+            r.atom_use = atom_use;
+            r.edge_mass = edge_mass;
+            r.spike_share = spike_share;
+            r.grad_norm = optim.grad_norm;
+            r.clip = optim.clip;
+            r.ce_scale = scales.ce;
+            r.mse_scale = scales.mse;
+            r.lr = step.lr;
+            r.tau = step.tau;
+            r.beta_per = step.beta_per;
+            r.alpha_c51 = step.alpha_c51;
+            r.alarm_edge_mass = alarms.edge_mass;
+            r.alarm_spike_share = alarms.spike_share;
+            r.alarm_q_clip = alarms.q_clip;
+            r.alarm_atom_use = alarms.atom_use;
+            r.replay_size = replay_size;
+            r.replay_skipped = replay_skipped;
+            r.ended_ns = fx::globaltimer();
+        }
+    }
+    __syncthreads();
+    static_assert(offsetof(step_record, sequence) == 0, "the words after the first are the payload");
+    volatile uint64_t *words = sequence;
+    FX_FOR(w, sizeof(step_record) / sizeof(uint64_t) - 1) words[w + 1] = out.words[w + 1];
+    __syncthreads();
+    FX_FOR(only, 1) {
+        __threadfence_system();  // cumulative: covers what the barrier made this thread see
         *sequence = step.step + 1;
     }
 }

@@ -15,7 +15,7 @@ FX_DEVICE float combine_stats(int column, float x, float y) {
 // One column over the rows [first, last), in ascending order.
 FX_DEVICE float combine_column(const float *__restrict__ rows, int W, int column, int first, int last) {
     float v = stats_identity(column);
-#pragma unroll 8
+#pragma unroll 16  // all loads of up to 16 rows in flight at once
     for (int r = first; r < last; ++r) v = combine_stats(column, v, rows[(int64_t)r * W + column]);
     return v;
 }

@@ -21,9 +21,27 @@
 
 #include "abi/optim.h"
 
+namespace {
+
+// A vector of adjacent parameters and what belongs to them.
+struct parameters {
+    fx::lanes grad, theta, m, v, target;
+
+    FX_DEVICE parameters(const adam_update_args &a, int64_t at)
+        : grad(fx::load_lanes(a.grad + at)), theta(fx::load_lanes(a.theta + at)), m(fx::load_lanes(a.m + at)),
+          v(fx::load_lanes(a.v + at)), target(a.target ? fx::load_lanes(a.target + at) : fx::splat(0.0f)) {}
+};
+
+}  // namespace
+
 FX_KERNEL_ANYBLOCK(adam_update) {
     using namespace fx;
-    const step_block &s = *a.step;
+    const int64_t begin = (int64_t)blockIdx.x * a.per_block, left = a.n - begin;
+    const int vectors = (int)(left < a.per_block ? left : a.per_block) / LANES;
+    const step_block s = *a.step;
+#ifdef FX_GPU  // the first parameters of each thread are under way while the norm is added up
+    const parameters early(a, begin + (int64_t)min((int)threadIdx.x, vectors - 1) * LANES);
+#endif
     const double *part = a.norm_part;
     float norm = (float)::sqrt(block_sum_f64(a.parts, [&](int i) { return part[i]; }));
     bool usable = finite(norm);
@@ -36,26 +54,26 @@ FX_KERNEL_ANYBLOCK(adam_update) {
     }
     if (!usable) return;
 
-    int64_t begin = (int64_t)blockIdx.x * a.per_block;
-    int64_t left = a.n - begin;
     const lanes keep1 = splat(s.adam_beta1 * s.momentum_factor), new1 = splat(1.0f - s.adam_beta1);
     const lanes keep2 = splat(s.adam_beta2), new2 = splat(1.0f - s.adam_beta2), scale = splat(clip);
     const lanes unbias1 = splat(1.0f / s.bias1), unbias2 = splat(1.0f / s.bias2);
     const lanes eps = splat(s.adam_eps), minus_lr = splat(-s.lr), tau = splat(s.tau);
-    FX_FOR(q, (left < a.per_block ? left : a.per_block) / LANES) {
+    FX_FOR(q, vectors) {
         int64_t at = begin + (int64_t)q * LANES;
+#ifdef FX_GPU
+        const parameters x = q == (int)threadIdx.x ? early : parameters(a, at);
+#else
+        const parameters x(a, at);
+#endif
         lanes decay = splat(at < a.n_decay ? s.weight_decay : 0.0f);
-        lanes g = scale * load_lanes(a.grad + at), theta = load_lanes(a.theta + at);  // clipped before it is squared
-        lanes m = fma(keep1, load_lanes(a.m + at), new1 * g);
-        lanes v = fma(keep2, load_lanes(a.v + at), new2 * (g * g));
-        lanes u = fma(decay, theta, m * unbias1 / (sqrt(v * unbias2) + eps));
-        theta = fma(minus_lr, u, theta);
+        lanes g = scale * x.grad;  // clipped before it is squared
+        lanes m = fma(keep1, x.m, new1 * g);
+        lanes v = fma(keep2, x.v, new2 * (g * g));
+        lanes u = fma(decay, x.theta, m * unbias1 / (sqrt(v * unbias2) + eps));
+        lanes theta = fma(minus_lr, u, x.theta);
         store_lanes(a.m + at, m);
         store_lanes(a.v + at, v);
         store_lanes(a.theta + at, theta);
-        if (a.target) {
-            lanes target = load_lanes(a.target + at);
-            store_lanes(a.target + at, fma(tau, theta - target, target));
-        }
+        if (a.target) store_lanes(a.target + at, fma(tau, theta - x.target, x.target));
     }
 }

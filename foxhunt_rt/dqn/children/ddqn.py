@@ -16,7 +16,11 @@ from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
 
 _DIRECT_ROWS = 256  # rows of statistics that one block adds up faster than one more node would
-_CHUNK = 64  # rows of statistics of a block of row_stats
+
+
+def _chunk(batch: int) -> int:
+    """Rows of statistics of a block of row_stats: 16 have all their loads in flight at once; at most 64 chunks."""
+    return max(16, -(-batch // 64))
 
 
 class BranchError(FoxhuntError):
@@ -130,7 +134,7 @@ class DdqnBuffers:
             next_action=rt.zeros((shape.batch, len(shape.branches)), np.int32, f"{label}.next_action"),
             target=floats(part, "target", keep_target),
             rows=rows,
-            parts=floats((-(-shape.batch // _CHUNK), shape.stats_width), "parts", shape.batch > _DIRECT_ROWS),
+            parts=floats((-(-shape.batch // _chunk(shape.batch)), shape.stats_width), "parts", shape.batch > _DIRECT_ROWS),
         )
 
     @property
@@ -154,11 +158,10 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
     b, k, s, n = shape.batch, len(shape.branches), shape.actions, shape.atoms
     common = {"branch_sizes": shape.packed_branches, "B": b, "K": k, "S": s, "N": n, "Np": shape.head_padded,
               "W": shape.stats_width}  # fmt: skip
-    # One warp a distribution while the batch leaves multiprocessors idle; narrow blocks once it fills them.
-    warps = min(s + k, 16) if b <= 256 else min(s + k, 4)
-    block = (32 * warps,)
+    staged = 3 * shape.head_padded if 3 * shape.head_padded <= abi.constant("C51_STAGE_FLOATS") else 0
+    shared = 4 * (staged + 4 * k * n + s + abi.constant("STATS") * k)
     budget = buffers.ce_grad is not None
-    child.launch("c51_loss", grid=(b,), block=block, shared=4 * (4 * k * n + s + abi.constant("C51_BRANCH_FLOATS") * k),
+    child.launch("c51_loss", grid=(b,), block=(32 * k,), shared=shared,
                  args=dict(common, logits=inputs.logits, action=inputs.action, ret=inputs.ret, discount=inputs.discount,
                            priority=inputs.priority, step=inputs.step, ce_grad=buffers.ce_grad,
                            mse_grad=buffers.mse_grad, dlogits=None if budget else buffers.dlogits,
@@ -167,7 +170,7 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
                            branch_scale=1.0 / k if shape.reduction == "mean" else 1.0))  # fmt: skip
     if buffers.parts is not None:
         child.launch("row_stats", grid=(buffers.parts.shape[0],), block=(128,),
-                     args=dict(rows=buffers.rows, parts=buffers.parts, B=b, W=shape.stats_width, chunk=_CHUNK))  # fmt: skip
+                     args=dict(rows=buffers.rows, parts=buffers.parts, B=b, W=shape.stats_width, chunk=_chunk(b)))  # fmt: skip
     if budget and buffers.dlogits is not None:
         child.launch("budget_blend", grid=(b,), block=(256 if b <= 256 else 128,),
                      args=dict(common, ce_grad=buffers.ce_grad, mse_grad=buffers.mse_grad, rows=buffers.stats,
