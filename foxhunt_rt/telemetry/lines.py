@@ -52,7 +52,7 @@ def about_lines(about: dict[str, Any]) -> list[str]:
         f"network  {' -> '.join(map(str, net['widths']))}, {net['parameters']:,} parameters, {net['atoms']} atoms, "
         f"branches {'x'.join(map(str, net['branches']))}",
         f"step     {about['graph']['children']} children, {about['graph']['nodes']} nodes, one launch; "
-        f"batch {about['batch']}; on {about['device']}",
+        f"batch {about['batch']}; {about['device_bytes'] / 2**20:,.0f} MiB on {about['device']}",
     ]
 
 

@@ -103,7 +103,11 @@ class FoldRun:
         self._walk_randomly()
         assert self.support is not None
         first = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
-        epochs = [self._run_epoch(epoch) for epoch in range(train.epochs)]
+        epochs: list[dict[str, Any]] = []
+        for epoch in range(train.epochs):
+            epochs.append(self._run_epoch(epoch))
+            if train.patience and epoch + 1 - self.best_epoch >= train.patience:
+                break
         target = world.learner.adam.target.to_numpy()  # type: ignore[attr-defined]
         last = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
         assert self.best is not None
@@ -167,6 +171,11 @@ class FoldRun:
         collector.finish()
         records = self._keep(parts)
         return self._validate(epoch, records)
+
+    @property
+    def best_epoch(self) -> int:
+        """With the best validation so far, from 1; 0: none yet."""
+        return self.best[0] if self.best is not None else 0
 
     @property
     def epsilon(self) -> float:

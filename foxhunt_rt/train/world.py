@@ -13,6 +13,7 @@ import numpy as np
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.policy import Policy
+from foxhunt_rt.driver import live_allocations
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.market.actions import BRANCHES
 from foxhunt_rt.market.environment import MarketEnvironment, MarketTables
@@ -128,6 +129,7 @@ class World:
             "graph": {"children": len(info["children"]), "nodes": info["nodes"]},
             "driver": self.runtime.driver_kind,
             "device": self.runtime.device.name,
+            "device_bytes": sum(size for _, size in live_allocations()),
         }  # fmt: skip
 
     def close(self) -> None:

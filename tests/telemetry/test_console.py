@@ -26,7 +26,7 @@ RESULT = {
 }  # fmt: skip
 ABOUT = {
     "bars": {"bars": 62500, "clock": "8 trades", "symbol": "ES", "first": "2013-09-01T22:00", "last": "2013-09-03T18:51"},
-    "contract": "contract ES", "folds": 3, "epochs": 2, "batch": 64, "device": "a [bold]device[/bold]",
+    "contract": "contract ES", "folds": 3, "epochs": 2, "batch": 64, "device": "a [bold]device[/bold]", "device_bytes": 3 << 20,
     "network": {"widths": [29, 64, 714], "parameters": 52490, "atoms": 51, "branches": [3, 4, 3, 3]},
     "graph": {"children": 7, "nodes": 13},
 }  # fmt: skip
@@ -68,8 +68,8 @@ def test_both_consoles_say_the_same(kind):
     out = Terminal()
     play(kind(out))
     text = out.getvalue()
-    for said in ("62,500 bars of 8 trades", "a [bold]device[/bold]", "epoch 2/2", "29,693 bars seen", "best so far", "-1,234",
-                 "No Sharpe ratio: 1 trading date", "0.50 trades a bar", "atom_use 7", "One bar is 8 trades", "worst",
+    for said in ("62,500 bars of 8 trades", "3 MiB on a [bold]device[/bold]", "epoch 2/2", "29,693 bars seen", "best so far",
+                 "-1,234", "No Sharpe ratio: 1 trading date", "0.50 trades a bar", "atom_use 7", "One bar is 8 trades", "worst",
                  "CE 3.500 -> 2.500"):  # fmt: skip
         assert said in text, said
 

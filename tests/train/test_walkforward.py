@@ -154,6 +154,21 @@ def test_every_step_leaves_its_record_also_in_epochs_of_three_steps(runtime, tmp
         assert len(set(table[name])) > 1, f"{name} does not move"
 
 
+def test_a_fold_ends_early_when_validation_gets_no_better(runtime):
+    """With a learning rate of zero no epoch is better than the first."""
+    config = small_config(
+        "train.epochs=6", "train.patience=2", "optim.lr_min=0", "optim.lr=0", "train.steps_per_epoch=2"
+    )
+    training = train(runtime, config)
+    try:
+        result = training.run([1])
+    finally:
+        training.close()
+    assert result["detail"][0]["best_epoch"] == 1
+    assert [e["epoch"] for e in result["detail"][0]["epochs"]] == [1, 2, 3]
+    assert result["steps"] == 6
+
+
 def test_the_run_folder_is_complete_and_says_what_it_was(whole):
     training, result, _, _ = whole
     path = training.folder.path
