@@ -174,6 +174,12 @@ typedef struct {
     uint32_t pad0_;
 } bar_result;
 
+/* Steps of one launch (steps_per_launch), counted on the device. */
+typedef struct {
+    uint32_t steps; /* of each launch, as set last in stream order */
+    uint32_t left;  /* of the running launch, the current one included */
+} loop_block;
+
 /* Guard (lib/guard.h): who found it, numbered as in the order of the whole step. */
 #define GUARD_COUNTERS 0
 #define GUARD_PER_SAMPLE 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from foxhunt_rt.driver.calls import counts
 from foxhunt_rt.driver.context import Context
 from foxhunt_rt.driver.errors import CaptureError, DriverError
+from foxhunt_rt.driver.module import Function
 from foxhunt_rt.driver.stream import Stream
 
 
@@ -40,18 +41,56 @@ def _destroy_exec(context: Context, handle: Any, stream: Stream) -> None:
 
 
 class Graph:
-    """A CUgraph that this object owns."""
+    """A CUgraph that this object owns, or with ``owned=False`` one that belongs to a node or to somebody else."""
 
-    def __init__(self, context: Context, handle: Any | None = None) -> None:
+    def __init__(self, context: Context, handle: Any | None = None, *, owned: bool = True) -> None:
         self.context = context
         self.handle = handle if handle is not None else context.call(context.cu.cuGraphCreate, 0)
-        self._finalizer = weakref.finalize(self, _destroy_graph, context, self.handle)
+        self._finalizer: Callable[[], object] = lambda: None
+        if owned:
+            self._finalizer = weakref.finalize(self, _destroy_graph, context, self.handle)
+
+    def clone(self) -> Graph:
+        """A copy that this process owns. The driver refuses graphs with conditional, allocation or free nodes."""
+        return Graph(self.context, self.context.call(self.context.cu.cuGraphClone, self.handle))
 
     def add_child(self, child: Graph, after: Sequence[Any]) -> Any:
         """Adds a copy of ``child`` as one node behind the nodes ``after``; returns the node. The driver refuses a child
         that holds conditional, allocation or free nodes."""
         return self.context.call(self.context.cu.cuGraphAddChildGraphNode, self.handle, list(after), len(after),
                                  child.handle)  # fmt: skip
+
+    def embedded(self, node: Any) -> Graph:
+        """The copy that a child-graph node holds; what is set in it holds for executables made from then on."""
+        return Graph(self.context, self.context.call(self.context.cu.cuGraphChildGraphNodeGetGraph, node), owned=False)
+
+    def add_kernel(self, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
+                   after: Sequence[Any], shared: int = 0) -> Any:  # fmt: skip
+        """Adds a kernel node; ``params`` as in `Function.launch`, copied by the driver. Returns the node."""
+        p = kernel_params(function, grid, block, params, shared)
+        return self.context.call(self.context.cu.cuGraphAddKernelNode, self.handle, list(after), len(after), p)
+
+    def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
+                   shared: int = 0) -> None:  # fmt: skip
+        """Replaces the parameters of a kernel node. Executables made before keep theirs."""
+        p = kernel_params(function, grid, block, params, shared)
+        self.context.call(self.context.cu.cuGraphKernelNodeSetParams, node, p)
+
+    def conditional_handle(self) -> Any:
+        """A handle for one conditional node of this graph. A kernel must set it in every launch before the node is reached."""
+        return self.context.call(self.context.cu.cuGraphConditionalHandleCreate, self.handle, self.context.handle, 0, 0)
+
+    def add_conditional(self, kind: str, handle: Any, after: Sequence[Any]) -> tuple[Any, Graph]:
+        """Adds an ``"IF"`` or ``"WHILE"`` node; returns it and its body, an empty graph that belongs to the node."""
+        cu = self.context.cu
+        p = cu.CUgraphNodeParams()
+        p.type = cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+        p.conditional.handle = handle
+        p.conditional.type = getattr(cu.CUgraphConditionalNodeType, f"CU_GRAPH_COND_TYPE_{kind}")
+        p.conditional.size = 1
+        p.conditional.ctx = self.context.handle
+        node = self.context.call(cu.cuGraphAddNode, self.handle, list(after), None, len(after), p)
+        return node, Graph(self.context, p.conditional.phGraph_out[0], owned=False)
 
     def nodes(self, handle: Any | None = None) -> list[Node]:
         """The nodes of this graph (or of an embedded child's handle), in the driver's order."""
@@ -80,6 +119,25 @@ class Graph:
             return []
         sources, targets = self.context.call(cu.cuGraphGetEdges, self.handle, count)[:2]
         return [(int(a), int(b)) for a, b in zip(sources[:count], targets[:count], strict=True)]
+
+    def in_order(self) -> list[Node]:
+        """The nodes in an order that the edges allow; of a graph that was captured from one stream, the order of issue."""
+        left = {int(n.handle): n for n in self.nodes()}
+        waiting = dict.fromkeys(left, 0)
+        after: dict[int, list[int]] = {}
+        for a, b in self.edges():
+            after.setdefault(a, []).append(b)
+            waiting[b] += 1
+        ready = [key for key in left if not waiting[key]]
+        found = []
+        while ready:
+            key = ready.pop(0)
+            found.append(left[key])
+            for b in after.get(key, ()):
+                waiting[b] -= 1
+                if not waiting[b]:
+                    ready.append(b)
+        return found
 
     def longest_chain(self) -> int:
         """Number of nodes on the longest dependent path: at small sizes the price of a launch, about 1 us each."""
@@ -118,6 +176,36 @@ class GraphExec:
         self._launch = context.cu.cuGraphLaunch
         self._finalizer = weakref.finalize(self, _destroy_exec, context, handle, stream)
 
+    def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
+                   shared: int = 0) -> None:  # fmt: skip
+        """Replaces the parameters of a kernel node (of the graph it was made from, nested in a child too) for the launches
+        from now on; launches that are queued keep theirs. Does not synchronize."""
+        p = kernel_params(function, grid, block, params, shared)
+        with self.context.current():
+            self.context.call(self.context.cu.cuGraphExecKernelNodeSetParams, self.handle, node, p)
+
+    def update(self, graph: Graph) -> tuple[str, int]:
+        """Takes over every parameter of a graph of the same shape, for the launches from now on.
+
+        Returns
+        -------
+        result : str
+            ``"SUCCESS"``, or why the driver refused (``"ERROR_TOPOLOGY_CHANGED"``, ...); then nothing was changed.
+        node : int
+            Handle of the node it stumbled over, 0 where it names none.
+        """
+        cu = self.context.cu
+        self.context.check_usable()
+        with self.context.current():
+            counts["cuGraphExecUpdate"] += 1
+            status, info = cu.cuGraphExecUpdate(self.handle, graph.handle)
+        refused = cu.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+        if status == refused:
+            return info.result.name.removeprefix("CU_GRAPH_EXEC_UPDATE_"), int(info.errorNode or 0)
+        self.context.raise_for(status, "cuGraphExecUpdate")
+        self.graph = graph
+        return "SUCCESS", 0
+
     def upload(self, stream: Stream) -> None:
         """Moves the executable to the device, so that the first launch is not special. Does not synchronize."""
         with self.context.current():
@@ -133,6 +221,17 @@ class GraphExec:
     def close(self) -> None:
         """Destroys the executable after waiting for its stream. Idempotent."""
         self._finalizer()
+
+
+def kernel_params(function: Function, grid: Sequence[int], block: Sequence[int], params: int, shared: int) -> Any:
+    """CUDA_KERNEL_NODE_PARAMS. The array behind ``params`` must live until the call that takes it."""
+    p = function.module.context.cu.CUDA_KERNEL_NODE_PARAMS()
+    p.func = function.handle
+    p.gridDimX, p.gridDimY, p.gridDimZ = (*grid, 1, 1)[:3]
+    p.blockDimX, p.blockDimY, p.blockDimZ = (*block, 1, 1)[:3]
+    p.sharedMemBytes = shared
+    p.kernelParams = params
+    return p
 
 
 class Capture:

@@ -1,15 +1,18 @@
 """The graph layer: Runtime, isolation ledger, children, the parent that one launch replays, verification."""
 
 from foxhunt_rt.graph.child import Child, DeclarationError
+from foxhunt_rt.graph.conditional import Flag
 from foxhunt_rt.graph.isolation import Isolation, IsolationError, Ledger
 from foxhunt_rt.graph.modules import ModulePool
 from foxhunt_rt.graph.plan import StepPlan
 from foxhunt_rt.graph.runtime import Runtime, UngraphedUser
 from foxhunt_rt.graph.state import Difference, State
-from foxhunt_rt.graph.step import BakedValueError, StepGraph
+from foxhunt_rt.graph.step import StepGraph
+from foxhunt_rt.graph.updates import BakedValueError, Const, Slot, UpdateRefused
 from foxhunt_rt.graph.verify import ModeResult, Verification
 
 __all__ = [
-    "BakedValueError", "Child", "DeclarationError", "Difference", "Isolation", "IsolationError", "Ledger", "ModeResult",
-    "ModulePool", "Runtime", "State", "StepGraph", "StepPlan", "UngraphedUser", "Verification",
+    "BakedValueError", "Child", "Const", "DeclarationError", "Difference", "Flag", "Isolation", "IsolationError", "Ledger",
+    "ModeResult", "ModulePool", "Runtime", "Slot", "State", "StepGraph", "StepPlan",
+    "UngraphedUser", "UpdateRefused", "Verification",
 ]  # fmt: skip

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from foxhunt_rt import kernels
 from foxhunt_rt.driver import Buffer, Context, FoxhuntError, Function, LifetimeError, Stream, memset, memset_pattern
+from foxhunt_rt.graph.conditional import Flag, writes
+from foxhunt_rt.graph.updates import plain
 
 
 class DeclarationError(FoxhuntError):
@@ -21,13 +23,15 @@ class DeclarationError(FoxhuntError):
 
 @dataclass(frozen=True)
 class KernelOp:
-    """One kernel launch. ``args`` are the packed bytes of its struct: every scalar in them is baked by value."""
+    """One kernel launch. ``args`` are the packed bytes of its struct: every scalar in them is baked by value. ``fields`` are
+    the values as recorded, among them those marked `Slot`, which may change."""
 
     kernel: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared: int
     args: kernels.PackedArgs
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def issue(self, context: Context, stream: Stream, functions: Mapping[str, Function]) -> None:
         functions[self.kernel].launch(self.grid, self.block, self.args.params, stream, self.shared)
@@ -78,11 +82,13 @@ class Child:
     private : iterable of Buffer
         Buffers of which this child touches a part of its own, or only by atomics whose result does not depend on order (guard
         and statistics blocks). They order nothing.
+    when : Flag, optional
+        Run only on steps on which it is raised, as it stands behind the children recorded before.
     """
 
     def __init__(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer],
-                 private: Iterable[Buffer] = ()) -> None:  # fmt: skip
-        self.name = name
+                 private: Iterable[Buffer] = (), when: Flag | None = None) -> None:  # fmt: skip
+        self.name, self.when = name, when
         self.reads, self.writes, self.private = tuple(reads), tuple(writes), tuple(private)
         self.ops: list[Op] = []
         self._open = False
@@ -108,7 +114,8 @@ class Child:
             Blocks, threads a block.
         args : mapping
             Fields of the kernel's argument struct: buffers for pointers, None for optional pointers, numbers for scalars. Numbers
-            are baked by value: what changes between replays belongs in a device block.
+            are baked by value: what changes between replays belongs in a device block, or is marked `Slot` for
+            `StepGraph.set`.
         shared : int
             Bytes of dynamic shared memory.
 
@@ -121,11 +128,16 @@ class Child:
         """
         self._check_open()
         check_dims(kernel, grid, block)
-        packed = kernels.pack(kernel, args)
+        packed = self.pack(kernel, args)
+        self.ops.append(KernelOp(kernel, tuple(map(int, grid)), tuple(map(int, block)), int(shared), packed, dict(args)))
+
+    def pack(self, kernel: str, args: Mapping[str, Any]) -> kernels.PackedArgs:
+        """Checks and packs launch fields, and that the child declared what they point to."""
+        packed = kernels.pack(kernel, plain(args))
         for use in packed.uses:
             self._check_declared(kernel, use.field, use.ptr, use.nbytes, writes=use.direction != "in",
                                  label=use.buffer.label)  # fmt: skip
-        self.ops.append(KernelOp(kernel, tuple(map(int, grid)), tuple(map(int, block)), int(shared), packed))
+        return packed
 
     def memset(self, buffer: Buffer, value: int | float = 0) -> None:
         """Records a memset of every element of ``buffer``."""
@@ -153,7 +165,18 @@ class Child:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        return (*self.reads, *self.writes, *self.private)
+        return (*self.reads, *self.writes, *self.private, *((self.when.word,) if self.when else ()))
+
+    def written_ranges(self) -> list[tuple[int, int]]:
+        """(address, bytes) of everything its launches write, as recorded: also what is declared private."""
+        found: list[tuple[int, int]] = []
+        for op in self.ops:
+            if isinstance(op, KernelOp):
+                found += [(use.ptr, use.nbytes) for use in op.args.uses if use.direction != "in"]
+            else:
+                target = op.buffer if isinstance(op, MemsetOp) else op.target
+                found.append((target.ptr, target.nbytes))
+        return found
 
     def run(self, context: Context, stream: Stream, functions: Mapping[str, Function],
             synchronize: bool = False) -> None:  # fmt: skip
@@ -171,8 +194,11 @@ class Child:
 
     def must_follow(self, earlier: Child) -> bool:
         """Whether program order over the declared buffers puts an edge from ``earlier`` to this child."""
-        return any(overlap(a, b) for a in earlier.writes for b in (*self.reads, *self.writes)) or any(
-            overlap(a, b) for a in earlier.reads for b in self.writes)  # fmt: skip
+        if any(overlap(a, b) for a in earlier.writes for b in (*self.reads, *self.writes)) or any(
+                overlap(a, b) for a in earlier.reads for b in self.writes):  # fmt: skip
+            return True
+        # A gated child reads its flag, and no declaration of privacy hides a write to that.
+        return bool((self.when and writes(earlier, self.when.word)) or (earlier.when and writes(self, earlier.when.word)))
 
     def check_alive(self) -> None:
         for buffer in self.buffers:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foxhunt_rt.driver import Buffer, CaptureError, FoxhuntError, Function, Graph, GraphExec, Stream, capture
 from foxhunt_rt.graph.child import Child, KernelOp
+from foxhunt_rt.graph.conditional import Composition, ConditionalComposer, Flag, LoopState
 from foxhunt_rt.graph.isolation import IsolationError
 
 if TYPE_CHECKING:
@@ -29,14 +30,21 @@ class StepPlan:
         self.tail: Child | None = None
         self._volatile: dict[int, tuple[Buffer, tuple[str, ...]]] = {}
 
-    def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer],
-              private: Iterable[Buffer] = ()) -> Child:  # fmt: skip
-        """A new child, to record in a with block. See `Child` for the parameters."""
-        if any(name == c.name for c in self.children):
-            raise FoxhuntError(f"plan {self.name} has a child {name} already: give this one another name")
-        child = Child(name, reads, writes, private)
+    def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (),
+              when: Flag | None = None) -> Child:  # fmt: skip
+        """A new child, to record in a with block. See `Child` for the parameters.
+
+        With `when` it runs only on steps on which that flag is raised: behind an IF node of the composed parent, whose cost is
+        in docs/conditionals.md. Consecutive children with one flag share one.
+        """
+        self._check_new(name)
+        child = Child(name, reads, writes, private, when)
         self.children.append(child)
         return child
+
+    def _check_new(self, name: str) -> None:
+        if any(name == c.name for c in self.children):
+            raise FoxhuntError(f"plan {self.name} has a child {name} already: give this one another name")
 
     def epilogue(self, name: str, reads: Iterable[Buffer] = (), writes: Iterable[Buffer] = (),
                  private: Iterable[Buffer] = ()) -> Child:  # fmt: skip
@@ -79,7 +87,8 @@ class StepPlan:
         """The ledger's name of a child of this plan."""
         return f"{self.name}/{child.name}"
 
-    def build(self, *, total_order: bool = False, ungraphed: bool = True) -> StepGraph:
+    def build(self, *, total_order: bool = False, ungraphed: bool = True, steps_per_launch: int = 1,
+              stop: Flag | None = None) -> StepGraph:  # fmt: skip
         """Loads every module, captures every child, composes, instantiates, uploads and runs once on a restored state.
 
         Parameters
@@ -88,6 +97,10 @@ class StepPlan:
             Put an edge between each child and the next, whatever they touch.
         ungraphed : bool
             Load the second module set too, with which `run_ungraphed` and `verify` work.
+        steps_per_launch : int
+            K: one launch runs so many steps, inside a WHILE node; `StepGraph.launch` may ask for fewer.
+        stop : Flag, optional
+            With K above 1: once a step has raised it, no further step runs, in this launch or a later one. For guards.
 
         Returns
         -------
@@ -110,7 +123,10 @@ class StepPlan:
             raise FoxhuntError(f"FOXHUNT_GRAPH={mode!r} is unknown: use on, off or debug")
         if not self.children:
             raise FoxhuntError(f"plan {self.name} has no child: record at least one before build()")
-        return StepGraph(self, total_order=total_order, ungraphed=ungraphed or mode != "on", mode=mode)
+        if steps_per_launch < 1:
+            raise FoxhuntError(f"plan {self.name}: {steps_per_launch} steps a launch; give at least 1")
+        return StepGraph(self, total_order=total_order, ungraphed=ungraphed or mode != "on", mode=mode,
+                         steps_per_launch=steps_per_launch, stop=stop)  # fmt: skip
 
 
 class Composer:
@@ -153,14 +169,19 @@ class Composer:
             function.seal()
         return graph
 
-    def compose(self, graphs: list[Graph]) -> tuple[Graph, list[Any]]:
+    def load_conditions(self, looped: bool) -> dict[str, Function]:
+        """The kernels that set handles of conditional nodes, for this plan alone; none where it has no such node."""
+        names = ["set_conditions"] * any(c.when for c in self.plan.sequence()) + ["begin_loop", "next_step"] * looped
+        user = f"{self.plan.name}/conditions"
+        functions = {name: self.runtime.modules.function(user, name) for name in names}
+        for function in functions.values():
+            self.runtime.ledger.captured(function, user)
+        return functions
+
+    def compose(self, graphs: list[Graph], functions: dict[str, Function], loop: LoopState | None = None) -> Composition:
         """The parent: one child-graph node per child, edges from `StepPlan.dependencies`."""
-        parent = Graph(self.runtime.context)
         edges = self.plan.dependencies(self.total_order)
-        nodes: list[Any] = []
-        for j, graph in enumerate(graphs):
-            nodes.append(parent.add_child(graph, [nodes[i] for i, k in edges if k == j]))
-        return parent, nodes
+        return ConditionalComposer(self.plan, edges, functions, loop).compose(graphs)
 
     def instantiate(self, parent: Graph) -> GraphExec:
         executable = parent.instantiate(self.runtime.stream)

@@ -7,13 +7,11 @@ from typing import Any
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec
 from foxhunt_rt.graph import dot
 from foxhunt_rt.graph.child import Child, KernelOp
+from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
 from foxhunt_rt.graph.plan import Composer, StepPlan
 from foxhunt_rt.graph.state import State
+from foxhunt_rt.graph.updates import BakedValueError
 from foxhunt_rt.graph.verify import Verification, verify
-
-
-class BakedValueError(FoxhuntError):
-    """A value that was baked into a launch by value is to be changed (known failure K8)."""
 
 
 class StepGraph:
@@ -25,13 +23,15 @@ class StepGraph:
         What building cost: load, capture, compose, instantiate, upload, warm_up, in milliseconds.
     """
 
-    def __init__(self, plan: StepPlan, *, total_order: bool, ungraphed: bool, mode: str) -> None:
+    def __init__(self, plan: StepPlan, *, total_order: bool, ungraphed: bool, mode: str, steps_per_launch: int = 1,
+                 stop: Flag | None = None) -> None:  # fmt: skip
         self.plan, self.runtime, self.mode = plan, plan.runtime, mode
         self.children: list[Child] = plan.sequence()
         self._stream = self.runtime.stream
         self._context = self.runtime.context
         self._closed = False
-        composer = Composer(plan, total_order)
+        self.steps_per_launch = steps_per_launch
+        self._composer = composer = Composer(plan, total_order)
         self.times_ms = composer.times_ms
         for child in self.children:
             child.check_alive()
@@ -43,18 +43,26 @@ class StepGraph:
                 for child, functions in zip(self.children, self._ungraphed, strict=True):
                     for function in functions.values():
                         self.runtime.ledger.ungraphed(function, f"{plan.user(child)}/ungraphed")
+            self._conditions = composer.load_conditions(steps_per_launch > 1)
+            self._loop: LoopState | None = None
+            if steps_per_launch > 1:
+                self._loop = LoopState(self.runtime, plan.name, steps_per_launch, stop)
             composer.mark("load")
             self.graphs: list[Graph] = [composer.capture(c, f)
                                         for c, f in zip(self.children, self._functions, strict=True)]  # fmt: skip
             composer.mark("capture")
-            self.parent, self.parent_nodes = composer.compose(self.graphs)
+            self.composition = composer.compose(self.graphs, self._conditions, self._loop)
             composer.mark("compose")
-            self.executable: GraphExec = composer.instantiate(self.parent)
+            self.executable: GraphExec = composer.instantiate(self.composition.parent)
         self._child_executables: list[GraphExec] | None = None
+        self._single: tuple[Composition, GraphExec] | None = None
         self.edges = plan.dependencies(total_order)
         self.state = State((b for c in self.children for b in (*c.writes, *c.private)), plan.volatile_fields)
-        self._allocations = {id(b.allocation): b.allocation for c in self.children for b in c.buffers}
-        self._modules = {id(f.module): f.module for fs in [*self._functions, *(self._ungraphed or [])]
+        named = [b for c in self.children for b in c.buffers]
+        if self._loop is not None:
+            named += [self._loop.block, *([self._loop.stop.word] if self._loop.stop else [])]
+        self._allocations = {id(b.allocation): b.allocation for b in named}
+        self._modules = {id(f.module): f.module for fs in [*self._functions, *(self._ungraphed or []), self._conditions]
                          for f in fs.values()}  # fmt: skip
         self._pin(1)
         self._warm_up()
@@ -75,29 +83,67 @@ class StepGraph:
         self._stream.synchronize()
         self.state.restore(saved)
 
-    def launch(self) -> None:
+    def launch(self, steps: int | None = None) -> None:
         """Replays the step: one cuGraphLaunch on the runtime's stream. Does not synchronize.
 
         Under ``FOXHUNT_GRAPH=off`` or ``debug`` (read when the plan was built) runs ungraphed instead.
+
+        Parameters
+        ----------
+        steps : int, optional
+            Of a graph built with `steps_per_launch` = K: how many steps to run, 1 to K. Default: K. A number other than that of
+            the launch before costs one ungraphed launch, in stream order.
         """
-        if self.mode != "on":
-            self.run_ungraphed(synchronize=self.mode == "debug")
-            return
+        wanted = self.steps_per_launch if steps is None else steps
+        if not 1 <= wanted <= self.steps_per_launch:
+            raise FoxhuntError(f"step {self.plan.name}: a launch of {wanted} steps; it was built for 1 to "
+                               f"{self.steps_per_launch}: build with steps_per_launch={wanted}")  # fmt: skip
+        if self.mode == "on":
+            self.launch_graph(wanted)
+        else:
+            for _ in range(wanted):
+                if not self.stopped():
+                    self.run_ungraphed(synchronize=self.mode == "debug")
+
+    def launch_graph(self, steps: int) -> None:
+        """`launch` whatever ``FOXHUNT_GRAPH`` says."""
         if self._closed:
             raise FoxhuntError(f"step {self.plan.name} is closed: build the plan again")
         with self._context.current():
+            if self._loop is not None:
+                self._loop.latch(steps)
             self.executable.launch(self._stream)
 
-    def run_ungraphed(self, child: str | None = None, *, synchronize: bool = False) -> None:
-        """Issues the same launches one by one, from the ungraphed module set, all children or one by name.
+    def stopped(self) -> bool:
+        """Whether the stop flag of a graph of K steps is raised, so that launches run no step. Synchronizes."""
+        return self._loop is not None and self._loop.stop is not None and self._loop.stop.raised()
 
-        With ``synchronize`` waits after each launch, so that a fault names the kernel that caused it.
+    def single(self) -> GraphExec:
+        """The parent of one step without its WHILE node. The first call composes and instantiates it; not legal in a capture."""
+        if self._loop is None:
+            return self.executable
+        if self._single is None:
+            with self._context.current():
+                made = self._composer.compose(self.graphs, self._conditions)
+                self._single = made, made.parent.instantiate(self._stream)
+        return self._single[1]
+
+    def run_ungraphed(self, child: str | None = None, *, synchronize: bool = False) -> None:
+        """Issues the same launches of one step one by one, from the ungraphed module set, all children or one by name.
+
+        With ``synchronize`` waits after each launch, so that a fault names the kernel that caused it. A gated child is decided on
+        here, by reading its flag, which synchronizes.
         """
         if self._ungraphed is None:
             raise FoxhuntError("the ungraphed module set is not loaded: build(ungraphed=True)")
         with self._context.current():
             for i in self._select(child):
-                self.children[i].run(self._context, self._stream, self._ungraphed[i], synchronize)
+                if self._due(i):
+                    self.children[i].run(self._context, self._stream, self._ungraphed[i], synchronize)
+
+    def _due(self, i: int) -> bool:
+        when = self.children[i].when
+        return when is None or when.raised()
 
     def run_children(self, child: str | None = None) -> None:
         """Launches each child's own executable in program order, all children or one by name. The first call instantiates."""
@@ -105,7 +151,8 @@ class StepGraph:
             if self._child_executables is None:
                 self._child_executables = [g.instantiate(self._stream) for g in self.graphs]
             for i in self._select(child):
-                self._child_executables[i].launch(self._stream)
+                if self._due(i):
+                    self._child_executables[i].launch(self._stream)
 
     def _select(self, name: str | None) -> list[int]:
         if name is None:
@@ -149,14 +196,17 @@ class StepGraph:
             rows.append({"name": child.name, "kernels": child.kernels,
                          "modules": sorted({f.module.name for f in functions.values()}),
                          "nodes": len(kinds), "kernel_nodes": kinds.count("kernel"), "chain": graph.longest_chain(),
+                         "when": str(child.when) if child.when else None,
                          "reads": [b.label for b in child.reads], "writes": [b.label for b in child.writes]})  # fmt: skip
-        chains = [r["chain"] for r in rows]
+        chains = [r["chain"] + 2 * (r["when"] is not None) for r in rows]  # the node that decides, and the IF node
         depth: list[int] = []
         for j, length in enumerate(chains):
             depth.append(length + max((depth[i] for i, k in self.edges if k == j), default=0))
         tail = len(rows) if self.plan.tail is None else len(rows) - 1
         return {"plan": self.plan.name, "children": rows[:tail], "epilogue": rows[tail:],
                 "edges": [[rows[i]["name"], rows[j]["name"]] for i, j in self.edges],
+                "steps_per_launch": self.steps_per_launch, "if_nodes": self.composition.branches,
+                "condition_nodes": self.composition.setters,
                 "nodes": sum(r["nodes"] for r in rows), "kernel_nodes": sum(r["kernel_nodes"] for r in rows),
                 "longest_chain": max(depth), "state_bytes": self.state.nbytes,
                 "build_ms": {k: round(v, 3) for k, v in self.times_ms.items()}}  # fmt: skip
@@ -175,11 +225,16 @@ class StepGraph:
             return
         self._closed = True
         self.executable.close()
-        for executable in self._child_executables or []:
+        for executable in [*(self._child_executables or []), *([self._single[1]] if self._single else [])]:
             executable.close()
-        for graph in [self.parent, *self.graphs]:
+        for graph in [self.composition.parent, *([self._single[0].parent] if self._single else []), *self.graphs]:
             graph.close()
         self._pin(-1)
+        if self._loop is not None and self._context.usable:
+            self._loop.block.free()
+        self.runtime.ledger.forget(f"{self.plan.name}/conditions")
+        if self._context.usable:
+            self.runtime.modules.drop(f"{self.plan.name}/conditions")
         for child in self.children:
             user = self.plan.user(child)
             self.runtime.ledger.forget(user)

@@ -1,6 +1,7 @@
-"""Replay verification: three ways to run a step must give the same bits.
+"""Replay verification: the ways to run a step must give the same bits.
 
-Ungraphed (from modules of its own), child by child (each child's own executable), and the parent (one launch). After each child
+Ungraphed (from modules of its own), child by child (each child's own executable), the parent (one launch), and, where the
+graph was built for it, K steps a launch. After each child
 the buffers that it writes are compared, so that a difference names the child, the buffer and the index where it first shows.
 """
 
@@ -75,8 +76,10 @@ def verify(step: StepGraph, steps: int, plant: str | None) -> Verification:
         launches: dict[str, int] = {}
         for _ in range(steps):
             row = []
+            going = not step.stopped()
             for name, state in zip(names, states, strict=True):
-                _count(launches, step.run_ungraphed, name)
+                if going:
+                    _count(launches, step.run_ungraphed, name)
                 row.append(state.snapshot())
             expected.append(row)
             ends.append(step.state.snapshot())
@@ -85,8 +88,10 @@ def verify(step: StepGraph, steps: int, plant: str | None) -> Verification:
         step.state.restore(before)
         launches = {}
         for n in range(steps):
+            going = not step.stopped()
             for i, (name, state) in enumerate(zip(names, states, strict=True)):
-                _count(launches, step.run_children, name)
+                if going:
+                    _count(launches, step.run_children, name)
                 if name == plant:
                     flip_bit(step.children[i].writes[0])
                 difference = state.compare(expected[n][i], state.snapshot())
@@ -97,12 +102,25 @@ def verify(step: StepGraph, steps: int, plant: str | None) -> Verification:
         step.state.restore(before)
         launches = {}
         for n in range(steps):
-            _count(launches, _launch_parent(step))
+            if not step.stopped():
+                _count(launches, _launch_parent(step))
             now = step.state.snapshot()
             difference = step.state.compare(ends[n], now)
             if difference is not None and found is None:
                 found = ("parent", n, _writer(step, difference.buffer), difference)
         results.append(ModeResult("parent", step.state.digest(step.state.snapshot()), launches))
+
+        if step.steps_per_launch > 1:
+            step.state.restore(before)
+            launches = {}
+            mode = f"{step.steps_per_launch} per launch"
+            for first in range(0, steps, step.steps_per_launch):
+                count = min(step.steps_per_launch, steps - first)  # the last launch may be shorter, by its latched word
+                _count(launches, _launch_steps(step, count))
+                difference = step.state.compare(ends[first + count - 1], step.state.snapshot())
+                if difference is not None and found is None:
+                    found = (mode, first + count - 1, _writer(step, difference.buffer), difference)
+            results.append(ModeResult(mode, step.state.digest(step.state.snapshot()), launches))
     finally:
         step.state.restore(before)
     equal = found is None and len({r.digest for r in results}) == 1
@@ -112,7 +130,15 @@ def verify(step: StepGraph, steps: int, plant: str | None) -> Verification:
 def _launch_parent(step: StepGraph) -> Callable[[], None]:
     def launch() -> None:
         with step.runtime.context.current():
-            step.executable.launch(step.runtime.stream)
+            step.single().launch(step.runtime.stream)
+        step.runtime.synchronize()
+
+    return launch
+
+
+def _launch_steps(step: StepGraph, count: int) -> Callable[[], None]:
+    def launch() -> None:
+        step.launch_graph(count)
         step.runtime.synchronize()
 
     return launch
