@@ -97,8 +97,8 @@ class LiveConsole(PlainConsole):
 
         done = ((p.fold - 1) * p.epochs + p.epoch - 1) * p.steps + p.step
         top = Table.grid(padding=(0, 1))
-        top.add_column(width=22)
-        top.add_column(width=32)
+        top.add_column(width=20)
+        top.add_column(width=26)
         top.add_column()
         for text, at, of, note in (
             (
@@ -107,13 +107,13 @@ class LiveConsole(PlainConsole):
                 p.folds * p.epochs * p.steps,
                 f"step {done:,}",
             ),
-            ("bars seen", p.bars_seen, p.bars, f"{p.bars_seen:,} of {p.bars:,}, ε {p.epsilon:.2f}"),
+            ("bars seen", p.bars_seen, p.bars, f"{p.bars_seen:,}/{p.bars:,}, ε {p.epsilon:.2f}"),
         ):
-            top.add_row(text, ProgressBar(total=max(of, 1), completed=at, width=30), note)
-        top.add_row("TD error", lines.sparkline(self.losses, 30), f"{p.td_error:.4f}")
-        top.add_row("loss", f"{p.loss:.4f}", f"CE {p.ce:.3f}, MSE {p.mse:.4f}, share of CE {p.alpha_c51:.1f}")
+            top.add_row(text, ProgressBar(total=max(of, 1), completed=at, width=24), note)
+        top.add_row("TD error", lines.sparkline(self.losses, 24), f"{p.td_error:.4f}")
+        top.add_row("loss", f"{p.loss:.4f}", f"CE {p.ce:.3f}, MSE {p.mse:.4f}")
         top.add_row("Q range", f"{p.q_min:.2f} to {p.q_max:.2f}", f"atoms in use {p.atom_use:.0%}")
-        top.add_row("step", f"{p.step_us:,.0f} µs, one graph launch", f"learning rate {p.lr:.2g}")
+        top.add_row("step", f"{p.step_us:,.0f} µs, one launch", f"share of CE {p.alpha_c51:.1f}, rate {p.lr:.2g}")
         return Panel(top, title="foxhunt-rt", title_align="left", border_style="dim")
 
     def ended(self, result: dict[str, Any]) -> None:
@@ -121,11 +121,15 @@ class LiveConsole(PlainConsole):
 
         self.close()
         header, rows = lines.fold_table(result)
-        table = Table(title=f"Test windows, each touched once; one bar is {result['bar_clock']}", title_justify="left")
+        # No box: ten columns fit in eighty characters only without one.
+        table = Table(title=f"Test windows, each touched once; one bar is {result['bar_clock']}", title_justify="left",
+                      title_style="italic", box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")  # fmt: skip
         for i, name in enumerate(header):
-            table.add_column(name, justify="left" if i < 2 else "right")
+            table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
         for i, row in enumerate(rows):
-            table.add_row(*row, end_section=i == len(result["test"]) - 1)
+            if i == len(result["test"]):
+                table.add_row()
+            table.add_row(*row)
         self.console.print(table)
         for text in lines.closing_lines(result):
             self.line(text)

@@ -84,29 +84,18 @@ def test_line(about: dict[str, Any]) -> str:
 
 def fold_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table of folds that a run ends with."""
-    header = [
-        "fold",
-        "test window",
-        "net PnL",
-        "Sharpe",
-        "max drawdown",
-        "trades",
-        "costs",
-        "random",
-        "buy & hold",
-        "flat",
-    ]
+    header = ["fold", "test from", "net PnL", "Sharpe", "drawdown", "trades", "costs", "random", "hold", "flat"]
     rows = []
     for t in result["test"]:
         base = t["baselines"]
-        rows.append([str(t["fold"]), f"{t['first'][:10]} to {t['last'][:10]}", number(t["net_pnl"], 0), number(t["sharpe"]),
+        rows.append([str(t["fold"]), t["first"][:10], number(t["net_pnl"], 0), number(t["sharpe"]),
                      number(t["max_drawdown"], 0), f"{t['trades']:,}", number(t["costs"], 0),
                      number(base["random"]["net_pnl"], 0), number(base["buy_and_hold"]["net_pnl"], 0),
                      number(base["always_flat"]["net_pnl"], 0)])  # fmt: skip
     s = result["summary"]
     if len(rows) > 1:
         rows.append(["mean", "", number(s["net_pnl"]["mean"], 0), number(s["sharpe"]["mean"]), "", "", "", "", "", ""])
-        rows.append(["spread", "standard deviation", number(s["net_pnl"]["spread"], 0), number(s["sharpe"]["spread"]),
+        rows.append(["spread", "std. dev.", number(s["net_pnl"]["spread"], 0), number(s["sharpe"]["spread"]),
                      "", "", "", "", "", ""])  # fmt: skip
         rows.append(["worst", f"fold {s['worst_fold']}", number(s["net_pnl"]["worst"], 0), number(s["sharpe"]["worst"]),
                      "", "", "", "", "", ""])  # fmt: skip

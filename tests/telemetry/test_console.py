@@ -86,7 +86,7 @@ def test_the_live_view_shows_the_moment():
         "fold 1/3",
         "epoch 2/2",
         "step 702",
-        "23,400 of 50,000",
+        "23,400/50,000",
         "-1.50 to 2.50",
         "512 µs",
         "50%",
@@ -98,6 +98,15 @@ def test_the_live_view_shows_the_moment():
 def test_a_file_gets_plain_lines_and_a_terminal_the_live_view():
     assert type(console_for(io.StringIO())) is PlainConsole
     assert type(console_for(Terminal())) is LiveConsole
+
+
+def test_the_table_fits_eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    play(LiveConsole(out))
+    table = out.getvalue().split("Test windows")[1]
+    assert "…" not in table
+    assert "-9,000,000" in table
 
 
 def test_the_table_has_a_row_a_fold_then_mean_spread_and_worst():
