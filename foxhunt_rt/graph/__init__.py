@@ -8,11 +8,13 @@ from foxhunt_rt.graph.plan import StepPlan
 from foxhunt_rt.graph.runtime import Runtime, UngraphedUser
 from foxhunt_rt.graph.state import Difference, State
 from foxhunt_rt.graph.step import StepGraph
+from foxhunt_rt.graph.timing import StepTime, StepTimer
 from foxhunt_rt.graph.updates import BakedValueError, Const, Slot, UpdateRefused
 from foxhunt_rt.graph.verify import ModeResult, Verification
 
 __all__ = [
     "BakedValueError", "Child", "Const", "DeclarationError", "Difference", "Flag", "Isolation", "IsolationError", "Ledger",
     "ModeResult", "ModulePool", "Runtime", "Slot", "State", "StepGraph", "StepPlan",
+    "StepTime", "StepTimer",
     "UngraphedUser", "UpdateRefused", "Verification",
 ]  # fmt: skip

@@ -217,11 +217,14 @@ class ConditionalComposer:
         decisions = self._decisions(target, sharing)
         set_by: dict[tuple[Any, ...], Any] = {}
         for group in sharing:
-            before = _unique([outer[i] for i, j in self.edges if j in group and i not in group])
+            before = self._enter(
+                target, group, _unique([outer[i] for i, j in self.edges if j in group and i not in group])
+            )
             key = decisions.of.get(group[0])
             if key is None:
                 (j,) = group
-                outer[j] = made.nodes[j] = target.add_child(graphs[j], before)
+                made.nodes[j] = target.add_child(graphs[j], before)
+                outer[j] = self._leave(target, group, made.nodes[j])
                 continue
             if key not in set_by:
                 flag, writers = decisions.flag[key], decisions.writers[key]
@@ -234,8 +237,18 @@ class ConditionalComposer:
                 made.nodes[j] = body.add_child(
                     graphs[j], [made.nodes[i] for i, k in self.edges if k == j and i in group]
                 )
-                outer[j] = node
+            left = self._leave(target, group, node)
+            for j in group:
+                outer[j] = left
         return outer
+
+    def _enter(self, target: Graph, group: list[int], before: list[Any]) -> list[Any]:
+        """What a group of children follows. The profile's twin puts an event node here, and another in `_leave`."""
+        return before
+
+    def _leave(self, target: Graph, group: list[int], node: Any) -> Any:
+        """What stands for a group of children to those that follow it."""
+        return node
 
     def _decisions(self, target: Graph, sharing: list[list[int]]) -> _Decisions:
         """One node sets the handles of every group that goes by the same word with the same writers before it."""

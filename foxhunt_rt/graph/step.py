@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec
 from foxhunt_rt.graph import dot
@@ -13,6 +16,9 @@ from foxhunt_rt.graph.state import State
 from foxhunt_rt.graph.updates import BakedValueError
 from foxhunt_rt.graph.verify import Verification, verify
 
+if TYPE_CHECKING:
+    from foxhunt_rt.graph.profile import Profile
+
 
 class StepGraph:
     """The executable of a plan. It keeps everything it names alive: modules, buffers, children.
@@ -21,7 +27,11 @@ class StepGraph:
     ----------
     times_ms : dict
         What building cost: load, capture, compose, instantiate, upload, warm_up, in milliseconds.
+    launch_ns : int
+        Host time of the last `launch`, in nanoseconds.
     """
+
+    launch_ns = 0
 
     def __init__(self, plan: StepPlan, *, total_order: bool, ungraphed: bool, mode: str, steps_per_launch: int = 1,
                  stop: Flag | None = None) -> None:  # fmt: skip
@@ -94,6 +104,7 @@ class StepGraph:
             Of a graph built with `steps_per_launch` = K: how many steps to run, 1 to K. Default: K. A number other than that of
             the launch before costs one ungraphed launch, in stream order.
         """
+        started = time.perf_counter_ns()
         wanted = self.steps_per_launch if steps is None else steps
         if not 1 <= wanted <= self.steps_per_launch:
             raise FoxhuntError(f"step {self.plan.name}: a launch of {wanted} steps; it was built for 1 to "
@@ -104,6 +115,7 @@ class StepGraph:
             for _ in range(wanted):
                 if not self.stopped():
                     self.run_ungraphed(synchronize=self.mode == "debug")
+        self.launch_ns = time.perf_counter_ns() - started
 
     def launch_graph(self, steps: int) -> None:
         """`launch` whatever ``FOXHUNT_GRAPH`` says."""
@@ -127,6 +139,16 @@ class StepGraph:
                 made = self._composer.compose(self.graphs, self._conditions)
                 self._single = made, made.parent.instantiate(self._stream)
         return self._single[1]
+
+    @property
+    def conditions(self) -> dict[str, Function]:
+        """The kernels that set handles of conditional nodes in this graph."""
+        return self._conditions
+
+    @property
+    def has_ungraphed(self) -> bool:
+        """Whether the ungraphed module set is loaded."""
+        return self._ungraphed is not None
 
     def run_ungraphed(self, child: str | None = None, *, synchronize: bool = False) -> None:
         """Issues the same launches of one step one by one, from the ungraphed module set, all children or one by name.
@@ -167,6 +189,28 @@ class StepGraph:
         that the plan writes, bit for bit; the state is put back. ``plant`` names a child after which one bit is flipped in the
         child-by-child run: the result must then be false and name it. Synchronizes."""
         return verify(self, steps, plant)
+
+    def profile(self, steps: int = 50, *, launches: bool = True,
+                ranges: Callable[[str], AbstractContextManager[Any]] | None = None) -> Profile:  # fmt: skip
+        """Times each child in an instrumented twin of the parent, and each launch in a graph that repeats it; the state is put
+        back.
+
+        Parameters
+        ----------
+        steps : int
+            Steps of the twin, each waited for.
+        launches : bool
+            Time single launches too. Loads a third module set for that, and unloads it.
+        ranges : callable, optional
+            ``ranges(child_name)`` is a context manager around the child's ungraphed launches, such as an NVTX range.
+
+        Notes
+        -----
+        Allocates, loads, captures and synchronizes; not legal inside a capture.
+        """
+        from foxhunt_rt.graph.profile import profile
+
+        return profile(self, steps, launches, ranges)
 
     def set(self, child: str, kernel: str, **values: Any) -> None:
         """Changes launch fields of a built graph. Every number in a launch is baked by value, so this raises and says so.
