@@ -67,11 +67,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def launches(child: Child) -> list[str]:
-    """The launches of a child in order, as text."""
+    """The launches of a child in order, by name; how many blocks each has changes with sizes and tuning."""
     from foxhunt_rt.graph.child import KernelOp
 
-    return [f"{op.kernel}  {'x'.join(map(str, op.grid))} blocks of {'x'.join(map(str, op.block))}" if isinstance(op, KernelOp)
-            else type(op).__name__.removesuffix("Op").lower() for op in child.ops]  # fmt: skip
+    return [op.kernel if isinstance(op, KernelOp) else type(op).__name__.removesuffix("Op").lower() for op in child.ops]
 
 
 def isolation(rt: Runtime) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["render_svg"]
 
-WIDTH, ROW, GAP, MARGIN = 300, 18, 34, 14
+WIDTH, ROW, GAP, MARGIN = 190, 18, 30, 14
 _STYLE = """
   text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2933 }
   .name { font-weight: 600; font-size: 13px } .note { fill: #61707f; font-size: 11px }
