@@ -319,6 +319,7 @@ class TrainConfig(_Section):
     )
     epochs: int = option(10, "passes over the training window of a fold", low=1)
     steps_per_epoch: int = option(2000, "training steps an epoch", low=1)
+    steps_per_launch: int = option(1, "K_launch: training steps that one graph launch runs", low=1, high=1024)
     patience: int = option(0, "a fold ends early after so many epochs without a better validation; 0: never", low=0)
     epsilon_start: float = option(1.0, "epsilon_greedy at the first step of a fold", low=0.0, high=1.0)
     epsilon_end: float = option(0.05, "epsilon_greedy at the end of the schedule", low=0.0, high=1.0)

@@ -274,7 +274,7 @@ class Agent:
         self._expected = np.where(ended[:, None], np.float32(np.nan), following)
 
     def step(self) -> Metrics | None:
-        """One training step: one launch. Does not wait for it.
+        """One training step, or `train.steps_per_launch` of them: one launch. Does not wait for it.
 
         Returns
         -------
@@ -292,7 +292,8 @@ class Agent:
         if epoch != self._epoch:
             self.learner.set(alpha_c51=self.config.alpha_c51(epoch))
             self._epoch = epoch
-        self.learner.step()
+        left = self.config.train.steps_per_epoch - self.steps % self.config.train.steps_per_epoch
+        self.learner.step(min(self.learner.steps_per_launch, left))
         self.learner.take()  # only the newest is passed on; a fault has raised
         return None if self.learner.last is None else Metrics.of(self.learner.last)
 

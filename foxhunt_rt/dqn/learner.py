@@ -1,4 +1,4 @@
-"""The learner: buffers, the plan of one training step, and the loop's side of it. A step is one `cuGraphLaunch`.
+"""The learner: buffers, the plan of one training step, and the loop's side of it. A step, or K of them, is one `cuGraphLaunch`.
 
 The children and their order are `_record_step`; docs/step/ has a page for each.
 """
@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
-from foxhunt_rt.dqn.guard import CLEAR
+from foxhunt_rt.dqn.guard import CLEAR, GuardFault, decode
 from foxhunt_rt.dqn.layout import NetworkLayout
-from foxhunt_rt.dqn.records import RecordReader
+from foxhunt_rt.dqn.records import RecordError, RecordReader
 from foxhunt_rt.dqn.schedule import Control
 from foxhunt_rt.driver import Buffer
-from foxhunt_rt.graph import Runtime, StepGraph, StepPlan
+from foxhunt_rt.graph import Flag, Runtime, StepGraph, StepPlan
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch, Replay
 
@@ -50,6 +50,8 @@ class Learner:
         The buffers of those children.
     graph : StepGraph
         The built step.
+    steps_per_launch : int
+        K: steps that one launch runs at most.
     launched : int
         Steps launched since the last reset.
     last : structured array or None
@@ -89,15 +91,18 @@ class Learner:
                                             keep_target=keep_target)  # fmt: skip
         self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, b)
         self.adam = adam.AdamBuffers.create(rt, self.layout)
-        self.ahead = config.guard.launches_ahead
+        self.steps_per_launch = config.train.steps_per_launch
+        self.ahead = config.guard.launches_ahead * self.steps_per_launch  # in steps
         self.records = RecordReader(rt, max(64, 4 * self.ahead))
+        self._fault: GuardFault | None = None
         self.launched = 0
         self.last: npt.NDArray[Any] | None = None
         self._undrained: list[npt.NDArray[Any]] = []
         self.reset(config.train.seed, clear_replay=replay is None)
         plan = rt.plan("step")
         self._record_step(plan)
-        self.graph: StepGraph = plan.build()
+        self.graph: StepGraph = plan.build(steps_per_launch=self.steps_per_launch,
+                                           stop=Flag(self.guard, "key", clear=CLEAR))  # fmt: skip
 
     def _record_step(self, plan: StepPlan) -> None:
         """The training step, child by child."""
@@ -124,24 +129,73 @@ class Learner:
         """The configuration, with what `set` changed."""
         return self.control.config
 
-    def step(self) -> None:
-        """Launches one training step and reads the records that have come. One launch; does not synchronize.
+    def step(self, steps: int | None = None) -> int:
+        """Launches one training step, or several, and reads the records that have come. One launch; does not synchronize.
 
-        Runs at most ``guard.launches_ahead`` steps ahead of the device: beyond that it waits, by reading mapped memory.
+        Runs at most ``guard.launches_ahead`` launches ahead of the device: beyond that it waits, by reading mapped memory.
+
+        Parameters
+        ----------
+        steps : int, optional
+            1 to `steps_per_launch`, which is the default. A number other than that of the launch before costs one ungraphed
+            launch.
+
+        Returns
+        -------
+        int
+            Steps launched.
 
         Raises
         ------
         ReplayError
             The replay holds too few rows; nothing was launched.
         GuardFault
-            A step before this one found something impossible.
+            A step before this one found something impossible. With several steps a launch it was the last that ran: until a
+            reset this raises again, and launches nothing.
         """
         self.replay.require(self.shape.batch)
-        if self.launched - self.records.next_step >= self.ahead:
-            self.records.wait(self.launched - self.ahead, self._deliver)
-        self.graph.launch()
-        self.launched += 1
-        self.records.poll(self._deliver)
+        if self._fault is not None:
+            raise self._fault
+        count = self.steps_per_launch if steps is None else steps
+        if self.launched + count - self.records.next_step > self.ahead:
+            self._wait(self.launched + count - 1 - self.ahead)
+        self.graph.launch(count)
+        self.launched += count
+        try:
+            self.records.poll(self._deliver)
+        except GuardFault as fault:
+            self._settle(fault)
+            raise
+        return count
+
+    def _wait(self, step: int) -> None:
+        """Waits for the record of a step."""
+        try:
+            self.records.wait(step, self._deliver)
+        except GuardFault as fault:
+            self._settle(fault)
+            raise
+        except RecordError:
+            # A launch of several steps runs none when the guard has tripped before it, in acting for one.
+            finding = decode(int(self.guard.to_numpy()["key"][0])) if self.steps_per_launch > 1 else None
+            if finding is None:
+                raise
+            found = GuardFault(self.records.next_step, finding)
+            self._settle(found)
+            raise found from None
+
+    def _settle(self, fault: GuardFault) -> None:
+        """Launches of several steps end at a fault: counts the steps that did run. Synchronizes."""
+        if self.steps_per_launch == 1:
+            return
+        self.runtime.synchronize()
+        reading = True
+        while reading:
+            try:
+                reading = bool(self.records.poll(self._deliver))
+            except GuardFault:
+                pass  # the first is what is raised
+        self.launched, self._fault = self.records.next_step, fault
 
     def drain(self) -> npt.NDArray[Any]:
         """Waits for every step launched and returns the records since the last drain, a `step_record` array of shape (n,).
@@ -152,7 +206,7 @@ class Learner:
             A step found something impossible. `last` is its record.
         """
         if self.launched > self.records.next_step:
-            self.records.wait(self.launched - 1, self._deliver)
+            self._wait(self.launched - 1)
         return self.take()
 
     def take(self) -> npt.NDArray[Any]:
@@ -191,7 +245,7 @@ class Learner:
             self.replay.clear()
         self.runtime.synchronize()
         self.records.reset()
-        self.launched, self.last, self._undrained = 0, None, []
+        self.launched, self.last, self._undrained, self._fault = 0, None, [], None
 
     def params(self, *, target: bool = False) -> dict[str, npt.NDArray[np.float32]]:
         """Copies of the online (or target) parameters by name, unpadded. Synchronizes."""

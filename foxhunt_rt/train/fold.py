@@ -149,7 +149,8 @@ class FoldRun:
         collector.begin(self._walks())
         steps = config.train.steps_per_epoch
         parts: list[NDArray[Any]] = []
-        for step in range(steps):
+        step = 0
+        while step < steps:
             self.step = step
             if self.stop():
                 self._keep(parts)
@@ -160,14 +161,15 @@ class FoldRun:
                 collector.launch()
             before = _launch_count()
             try:
-                learner.step()
+                count = learner.step(min(learner.steps_per_launch, steps - step))
             except GuardFault as fault:
                 self._keep(parts)
                 raise fault
             self.launches += _launch_count() - before
-            self.steps += 1
-            if step % _SHOW_EVERY == 0 and learner.last is not None:
+            self.steps += count
+            if step % _SHOW_EVERY < count and learner.last is not None:
                 self.observer.progressed(self._progress(learner.last))
+            step += count
         collector.finish()
         records = self._keep(parts)
         return self._validate(epoch, records)
