@@ -83,3 +83,10 @@ typedef struct {
     uint64_t *sequence; //@ out u64[1]   mapped memory, written after the payload
     uint64_t value;     //@ written to both
 } publish_word_args;
+
+typedef struct {
+    const float *x; //@ in f32[rows*n]
+    float *y;       //@ out f32[rows*7]   maximum, minimum, argmax: value and index, a warp's maximum, sum of the softmax, seeded maximum
+    int32_t rows;   //@ one block a row
+    int32_t n;      //@ values of a row, >= 1
+} reduce_probe_args;
