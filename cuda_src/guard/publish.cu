@@ -53,10 +53,7 @@ FX_KERNEL_ANYBLOCK(publish) {
     }
     __syncthreads();
     FX_FOR(c, W) {
-        float v = part[c];
-#pragma unroll 8
-        for (int segment = 1; segment < segments; ++segment) v = fx::combine_stats(c, v, part[segment * W + c]);
-        total[c] = v;
+        total[c] = fx::combine_column(part, W, c, 0, segments);
     }
     __syncthreads();
 

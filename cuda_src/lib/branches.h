@@ -11,6 +11,7 @@ FX_DEVICE int branch_size(uint64_t sizes, int b) { return (int)(sizes >> (8 * b)
 // Number of actions of the branches before b: where branch b begins among all S actions.
 FX_DEVICE int branch_first(uint64_t sizes, int b) {
     int first = 0;
+#pragma unroll 1
     for (int i = 0; i < b; ++i) first += branch_size(sizes, i);
     return first;
 }
@@ -22,10 +23,12 @@ FX_DEVICE int branch_of(uint64_t sizes, int s) {
     return b;
 }
 
-// Choice of branch b in the mixed-radix action of K branches.
+// Choice of branch b in the mixed-radix action of K branches: one division and one remainder, however many branches.
 FX_DEVICE int branch_action(uint64_t sizes, int K, int action, int b) {
-    for (int i = K - 1; i > b; --i) action /= branch_size(sizes, i);
-    return action % branch_size(sizes, b);
+    uint32_t stride = 1;
+#pragma unroll 1
+    for (int i = b + 1; i < K; ++i) stride *= (uint32_t)branch_size(sizes, i);
+    return (int)((uint32_t)action / stride % (uint32_t)branch_size(sizes, b));
 }
 
 }  // namespace fx

@@ -4,8 +4,8 @@
 // C51 and its projection: Bellemare 2017; double DQN: van Hasselt 2016; dueling: Wang 2016; branches with a target each:
 // after Tavakoli 2018; importance weight: Schaul 2016. Equations in docs/step/ddqn.md.
 //
-// Launch: grid (B,), any block (a GPU has use for a warp a branch), dynamic shared memory: 4 K N + S + STATS K floats, and 3 Np more
-// where these are at most C51_STAGE_FLOATS (logits staged on a GPU).
+// Launch: grid (B,), any block up to 1024 (a GPU has use for S + K + 1 warps); dynamic shared memory: 4 K N + 2 S +
+// (STATS + 4) K floats, and 3 Np more where these are at most C51_STAGE_FLOATS (a GPU stages the logits).
 // Everything is f32, log-probabilities included (known failure K11: bf16 log-probabilities lose mass).
 #include "lib/kernel.h"
 
@@ -14,8 +14,7 @@
 #include "abi/loss.h"
 #ifdef FX_GPU
 #include "loss/c51_row_gpu.h"
-// Three blocks of four branches a multiprocessor: more registers would leave two.
-extern "C" __global__ void __maxnreg__(160) c51_loss(const __grid_constant__ c51_loss_args a);
+extern "C" __global__ void __launch_bounds__(1024) c51_loss(const __grid_constant__ c51_loss_args a);
 #else
 #include "loss/c51_row_host.h"
 #endif

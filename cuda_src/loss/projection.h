@@ -27,37 +27,29 @@ FX_DEVICE float atom_share(float b, int j, int N) {
     return w < 0.0f ? 0.0f : w;
 }
 
-// Projects p, (N,) in shared memory and by registers in p_own, moved to b_i = c + g i, in units of atoms. Because b grows
-// with i, about 2/g terms reach an atom inside the support: those between the bounds, one more on either side. The two edge
-// atoms receive all that was clamped: whole-warp sums.
-template <int PER>
-FX_DEVICE void project(const float *p, const float (&p_own)[PER], float (&m)[PER], int N, float c, float g) {
-    const int lane = (int)(threadIdx.x & 31);
-    float sums[3] = {};  // onto the first atom, onto the last, all
-#pragma unroll
-    for (int k = 0; k < PER; ++k) {
-        const int i = lane + 32 * k;
-        if (i < N) {
-            const float b = c + g * (float)i;
-            sums[0] += atom_share(b, 0, N) * p_own[k];
-            sums[1] += atom_share(b, N - 1, N) * p_own[k];
-            sums[2] += p_own[k];
-        }
+// Projects p, (N,) of sum `mass`, moved to b_i = c + g i, in units of atoms, by one warp. Because b grows with i, about 2/g
+// terms reach an atom inside the support: those between the bounds, one more on either side. The two edge atoms receive all
+// that was clamped: whole-warp sums.
+FX_DEVICE void project(const float *p, float *m, int N, float c, float g, float mass) {
+    float edges[2] = {};
+#pragma unroll 2
+    FX_LANES(i, N) {
+        const float b = c + g * (float)i;
+        edges[0] += atom_share(b, 0, N) * p[i], edges[1] += atom_share(b, N - 1, N) * p[i];
     }
-    warp_sums(sums);
+    warp_sums(edges);
     const float inverse = 1.0f / g;
-#pragma unroll
-    for (int k = 0; k < PER; ++k) {
-        const int j = lane + 32 * k;
-        m[k] = 0.0f;
-        if (j == 0 || j == N - 1) m[k] = j == 0 ? sums[0] : sums[1];
-        else if (j < N && g == 0.0f) m[k] = atom_share(c, j, N) * sums[2];  // terminal: all mass in one place
-        else if (j < N) {
+    FX_LANES(j, N) {
+        float sum = 0.0f;
+        if (j == 0 || j == N - 1) sum = j == 0 ? edges[0] : edges[1];
+        else if (g == 0.0f) sum = atom_share(c, j, N) * mass;  // terminal: all of it in one place
+        else {
             const int from = g > 0.0f ? clamp_index(((float)(j - 1) - c) * inverse, N) : 0;
             const int to = g > 0.0f ? clamp_index(((float)(j + 1) - c) * inverse + 1.0f, N) : N - 1;
-#pragma unroll(PER <= 2 ? 4 : 1)
-            for (int i = from; i <= to; ++i) m[k] += atom_share(c + g * (float)i, j, N) * p[i];
+#pragma unroll 1
+            for (int i = from; i <= to; ++i) sum += atom_share(c + g * (float)i, j, N) * p[i];
         }
+        m[j] = sum;
     }
 }
 
