@@ -51,6 +51,7 @@ def render_svg(info: dict[str, Any], launches: dict[str, Sequence[str]]) -> str:
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total + 2 * MARGIN} {bottom:.0f}" '
            f'width="{total + 2 * MARGIN}" role="img" aria-label="The children of one training step">',
            f"<style>{_STYLE}</style>",
+           '<rect width="100%" height="100%" rx="8" fill="#fff"/>',  # a page may be dark
            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
            '<path d="M0 0L8 4L0 8z" fill="#44546a"/></marker></defs>']  # fmt: skip
     for a, b in info["edges"]:

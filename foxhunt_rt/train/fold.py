@@ -147,29 +147,31 @@ class FoldRun:
         self.epoch = epoch
         learner.set(alpha_c51=config.alpha_c51(epoch))
         collector.begin(self._walks())
-        steps = config.train.steps_per_epoch
+        steps, shown = config.train.steps_per_epoch, -1
         parts: list[NDArray[Any]] = []
-        step = 0
-        while step < steps:
-            self.step = step
+        self.step = 0
+        while self.step < steps:
             if self.stop():
                 self._keep(parts)
                 raise FoldRun.Stopped
             # The pass is spread over the epoch, one launch ahead of the steps that may draw from it.
-            while collector.launched < collector.launches and collector.launched * steps <= step * collector.launches:
+            while (
+                collector.launched < collector.launches and collector.launched * steps <= self.step * collector.launches
+            ):
                 collector.policy.set_exploration(self.epsilon)
                 collector.launch()
             before = _launch_count()
             try:
-                count = learner.step(min(learner.steps_per_launch, steps - step))
+                count = learner.step(min(learner.steps_per_launch, steps - self.step))
             except GuardFault as fault:
                 self._keep(parts)
                 raise fault
             self.launches += _launch_count() - before
             self.steps += count
-            if step % _SHOW_EVERY < count and learner.last is not None:
+            self.step += count
+            if self.step // _SHOW_EVERY != shown and learner.last is not None:
+                shown = self.step // _SHOW_EVERY
                 self.observer.progressed(self._progress(learner.last))
-            step += count
         collector.finish()
         records = self._keep(parts)
         return self._validate(epoch, records)
@@ -236,7 +238,7 @@ class FoldRun:
         world, train = self.world, self.world.config.train
         fields = ("loss", "ce", "mse", "q_min", "q_max", "atom_use", "td_error", "lr", "alpha_c51")
         return Progress(
-            fold=self.number, folds=len(world.folds), epoch=self.epoch + 1, epochs=train.epochs, step=self.step + 1,
+            fold=self.number, folds=len(world.folds), epoch=self.epoch + 1, epochs=train.epochs, step=self.step,
             steps=train.steps_per_epoch, bars_seen=min(world.collector.decisions, world.collector.total),
             bars=world.collector.total, epsilon=self.epsilon,
             step_us=float(record["ended_ns"] - record["started_ns"]) / 1e3,
