@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -198,10 +199,11 @@ class GraphExec:
         self.context.check_usable()
         with self.context.current():
             counts["cuGraphExecUpdate"] += 1
-            status, info = cu.cuGraphExecUpdate(self.handle, graph.handle)
-        refused = cu.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-        if status == refused:
-            return info.result.name.removeprefix("CU_GRAPH_EXEC_UPDATE_"), int(info.errorNode or 0)
+            status = cu.cuGraphExecUpdate(self.handle, graph.handle)[0]
+            if status == cu.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
+                result, node = _update_refusal(self.handle, graph.handle)
+                name: str = cu.CUgraphExecUpdateResult(result).name
+                return name.removeprefix("CU_GRAPH_EXEC_UPDATE_"), node
         self.context.raise_for(status, "cuGraphExecUpdate")
         self.graph = graph
         return "SUCCESS", 0
@@ -221,6 +223,20 @@ class GraphExec:
     def close(self) -> None:
         """Destroys the executable after waiting for its stream. Idempotent."""
         self._finalizer()
+
+
+class _UpdateResult(ctypes.Structure):
+    """CUgraphExecUpdateResultInfo."""
+
+    _fields_ = (("result", ctypes.c_int), ("error_node", ctypes.c_void_p), ("error_from_node", ctypes.c_void_p))
+
+
+def _update_refusal(executable: Any, graph: Any) -> tuple[int, int]:
+    """Asks again for the reason of a refused update, past cuda.bindings, which drop it when the status is an error."""
+    info = _UpdateResult()
+    libcuda = ctypes.CDLL("libcuda.so.1")  # the one that is loaded, hostsim included: found by its SONAME
+    libcuda.cuGraphExecUpdate_v2(ctypes.c_void_p(int(executable)), ctypes.c_void_p(int(graph)), ctypes.byref(info))
+    return info.result, info.error_node or 0
 
 
 def kernel_params(function: Function, grid: Sequence[int], block: Sequence[int], params: int, shared: int) -> Any:

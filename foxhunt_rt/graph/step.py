@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,7 +14,16 @@ from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
 from foxhunt_rt.graph.plan import Composer, StepPlan
 from foxhunt_rt.graph.state import State
-from foxhunt_rt.graph.updates import BakedValueError
+from foxhunt_rt.graph.updates import (
+    NodeName,
+    Slot,
+    Target,
+    UpdateRefused,
+    apply,
+    check_slots,
+    first_departure,
+    node_names,
+)
 from foxhunt_rt.graph.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -66,17 +76,22 @@ class StepGraph:
             self.executable: GraphExec = composer.instantiate(self.composition.parent)
         self._child_executables: list[GraphExec] | None = None
         self._single: tuple[Composition, GraphExec] | None = None
-        self.edges = plan.dependencies(total_order)
-        self.state = State((b for c in self.children for b in (*c.writes, *c.private)), plan.volatile_fields)
+        self._nodes: list[NodeName] | None = None
+        self._name_what_is_used()
+        self._pin(1)
+        self._warm_up()
+        composer.mark("warm_up")
+
+    def _name_what_is_used(self) -> None:
+        """Edges, state, and the allocations and modules that this graph keeps."""
+        self.edges = self.plan.dependencies(self._composer.total_order)
+        self.state = State((b for c in self.children for b in (*c.writes, *c.private)), self.plan.volatile_fields)
         named = [b for c in self.children for b in c.buffers]
         if self._loop is not None:
             named += [self._loop.block, *([self._loop.stop.word] if self._loop.stop else [])]
         self._allocations = {id(b.allocation): b.allocation for b in named}
         self._modules = {id(f.module): f.module for fs in [*self._functions, *(self._ungraphed or []), self._conditions]
                          for f in fs.values()}  # fmt: skip
-        self._pin(1)
-        self._warm_up()
-        composer.mark("warm_up")
 
     def _pin(self, change: int) -> None:
         """Counts this graph among the users of what it names, so that nothing of it is freed or unloaded."""
@@ -212,21 +227,115 @@ class StepGraph:
 
         return profile(self, steps, launches, ranges)
 
-    def set(self, child: str, kernel: str, **values: Any) -> None:
-        """Changes launch fields of a built graph. Every number in a launch is baked by value, so this raises and says so.
+    def set(self, child: str, kernel: str, occurrence: int | None = None, /, **values: Any) -> None:
+        """Changes launch fields that were recorded as `Slot`, in every executable, for the launches from now on. Captures
+        nothing, does not synchronize; launches that are queued keep their values. The plan keeps the new ones.
+
+        Parameters
+        ----------
+        child, kernel : str
+        occurrence : int, optional
+            Which launch of that kernel in the child, from 0. Default: all.
+        **values
+            New values by field: a buffer for a pointer (one the child declares), a number for a scalar. All are checked as when
+            they were recorded.
 
         Raises
         ------
         BakedValueError
-            Always, for an existing field: values that change live in device blocks.
+            A field was baked by value: what changes every step lives in a device block.
+        foxhunt_rt.kernels.ArgumentError, DeclarationError
+            A value does not fit; nothing was changed.
         """
-        for op in self.children[self._select(child)[0]].ops:
-            if isinstance(op, KernelOp) and op.kernel == kernel:
-                names = ", ".join(values)
-                raise BakedValueError(f"{child}.{kernel}: {names} was baked by value at capture, and replays would "
-                                      "not see a change: keep it in a device block that the kernel reads")  # fmt: skip
-        raise FoxhuntError(f"child {child} launches no {kernel}: it launches "
-                           f"{', '.join(self.children[self._select(child)[0]].kernels)}")  # fmt: skip
+        i = self._select(child)[0]
+        names = [n for n in self.nodes if n.child == child and n.kernel == kernel]
+        if kernel not in self.children[i].kernels:
+            raise FoxhuntError(f"child {child} launches no {kernel}: it launches {', '.join(self.children[i].kernels)}")
+        if occurrence is not None and not 0 <= occurrence < len(names):
+            raise FoxhuntError(f"child {child} launches {kernel} {len(names)} times, counted from 0: there is no {occurrence}")
+        fresh: list[tuple[NodeName, KernelOp]] = []
+        for name in names if occurrence is None else [names[occurrence]]:
+            op = self.children[i].ops[name.index]
+            assert isinstance(op, KernelOp)
+            check_slots(child, op, values)
+            fields = {f: Slot(values[f], v.source) if f in values else v for f, v in op.fields.items()}
+            fresh.append((name, dataclasses.replace(op, args=self.children[i].pack(kernel, fields), fields=fields)))
+        for name, op in fresh:
+            targets = [Target(self.executable, self.composition.parent, name.parent)]
+            if self._single is not None:
+                single, executable = self._single
+                copy = single.parent.embedded(single.nodes[i]).in_order()[name.index]
+                targets.append(Target(executable, single.parent, copy.handle))
+            if self._child_executables is not None:
+                targets.append(Target(self._child_executables[i], self.graphs[i], name.original))
+            else:
+                self.graphs[i].set_kernel(name.original, self._functions[i][kernel], op.grid, op.block, op.args.params,
+                                          op.shared)  # fmt: skip
+            apply(op, self._functions[i][kernel], targets)
+            self.children[i].ops[name.index] = op
+
+    @property
+    def nodes(self) -> list[NodeName]:
+        """Every launch by name, with its node in the child's graph and in the composed parent: a name means the same launch in
+        every graph and executable of this step."""
+        if self._nodes is None:
+            parent = self.composition.parent
+            self._nodes = [name for child, graph, node in zip(self.children, self.graphs, self.composition.nodes, strict=True)
+                           for name in node_names(child, graph, parent.embedded(node))]  # fmt: skip
+        return self._nodes
+
+    def update(self, plan: StepPlan) -> None:
+        """Takes over another plan of the same shape, without a new executable: other buffers, values, grids and blocks.
+
+        The plan becomes this graph's: record it for this purpose alone. Captures and synchronizes; not legal inside a capture.
+
+        Raises
+        ------
+        UpdateRefused
+            The driver refuses, with its reason, and the child, node and field that differ; nothing was changed.
+        """
+        if self.composition.setters:
+            raise UpdateRefused("CONDITIONAL_NODES", f"step {self.plan.name} holds conditional nodes, whose handles belong to "
+                                "one graph")  # fmt: skip
+        new, own_name, children = plan.sequence(), plan.name, self.children
+        child, node, field, text = first_departure(children, new)
+        if [c.name for c in new] != [c.name for c in children] or any(c.when for c in new):
+            raise UpdateRefused("CHILDREN_CHANGED", text, child, node, field)
+        for c in new:
+            c.check_alive()
+        plan.name = self.plan.name
+        composer = Composer(plan, self._composer.total_order)
+        try:
+            with self._context.current():
+                functions = [composer.load(c, plan.user(c)) for c in new]
+                ungraphed = self._ungraphed and [composer.load(c, f"{plan.user(c)}/ungraphed") for c in new]
+                graphs = [composer.capture(c, f) for c, f in zip(new, functions, strict=True)]
+                made = composer.compose(graphs, self._conditions)
+                result, handle = self.executable.update(made.parent)
+                if result != "SUCCESS":
+                    named = {int(n.parent): n for c, g, k in zip(new, graphs, made.nodes, strict=True)
+                             for n in node_names(c, g, made.parent.embedded(k))}.get(handle)  # fmt: skip
+                    raise UpdateRefused(result, text, child or (named.child if named else None),
+                                        node or (str(named) if named else None), field)  # fmt: skip
+        except BaseException:
+            plan.name = own_name
+            raise
+        self._close_copies()
+        for graph in [self.composition.parent, *self.graphs]:
+            graph.close()
+        self._pin(-1)
+        self.plan, self.children, self._composer = plan, new, composer
+        self.graphs, self.composition, self._functions, self._ungraphed = graphs, made, functions, ungraphed
+        self._name_what_is_used()
+        self._pin(1)
+
+    def _close_copies(self) -> None:
+        """Closes executables that are made when they are first asked for."""
+        for executable in [*(self._child_executables or []), *([self._single[1]] if self._single else [])]:
+            executable.close()
+        if self._single is not None:
+            self._single[0].parent.close()
+        self._child_executables, self._single, self._nodes = None, None, None
 
     def where(self, kernel: str) -> list[str]:
         """Names of the children that launch ``kernel``."""
@@ -269,9 +378,8 @@ class StepGraph:
             return
         self._closed = True
         self.executable.close()
-        for executable in [*(self._child_executables or []), *([self._single[1]] if self._single else [])]:
-            executable.close()
-        for graph in [self.composition.parent, *([self._single[0].parent] if self._single else []), *self.graphs]:
+        self._close_copies()
+        for graph in [self.composition.parent, *self.graphs]:
             graph.close()
         self._pin(-1)
         if self._loop is not None and self._context.usable:
