@@ -60,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbose, as_json = bool({"-v", "--verbose"} & set(argv)), "--json" in argv
     try:
         return _dispatch(argv)
-    except BrokenPipeError:  # the reader of a pipe left, as `head` does: not an error
+    except BrokenPipeError:  # the reader of a pipe left, as `head` does: no message, but not everything was done either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.OK)
+        return int(ExitCode.FAILURE)
     except (Exception, KeyboardInterrupt) as error:
         if verbose:
             traceback.print_exc()
