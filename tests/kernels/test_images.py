@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 from pathlib import Path
 
 import pytest
@@ -94,16 +93,3 @@ def test_every_kernel_of_the_package_has_an_image_and_a_struct() -> None:
         assert abi.struct(info.args).size > 0
         assert info.form in ("anyblock", "threads")
     assert "add_scalar" in images_module.kernels()
-
-
-def test_every_kernel_is_launched_by_something() -> None:
-    """K19: dead kernels. Each kernel of the package is named in its Python, but for those that serve the tests."""
-    root = Path(__file__).resolve().parents[2]
-    for_tests = {path.stem for path in (root / "cuda_src" / "testing").glob("*.cu")}
-    text = "\n".join(path.read_text() for path in (root / "foxhunt_rt").rglob("*.py"))
-    dead = [
-        info.name
-        for info in images_module.kernels().values()
-        if info.image not in for_tests and not re.search(rf"""["']{info.name}["']""", text)
-    ]
-    assert not dead, f"no child launches {', '.join(dead)}: launch or delete them"
