@@ -3,8 +3,9 @@
 
     python tools/bench/compare.py --configurations A,B
 
-Each implementation runs in a process of its own, one after the other: ours (core_step.py), and the same training step in JAX and PyTorch
-(peers/), each in its fastest form at these sizes. Medians with p10 and p90, the ratio to the best peer; JSON to results/.
+Each implementation runs in a process of its own, one after the other: ours (core_step.py), and the same training step
+in JAX and PyTorch (peers/), each in its fastest form at these sizes. Medians with p10 and p90, the ratio to the best
+peer; JSON to results/.
 """
 
 from __future__ import annotations
