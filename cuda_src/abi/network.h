@@ -3,9 +3,10 @@
  * 16. */
 
 /* Largest region of outputs that one block owns; a launch may choose a smaller one, a multiple of 4 by one of 16. */
-#define LINEAR_MAX_ROWS 32
+#define LINEAR_MAX_ROWS 64
+#define LINEAR_BIG_ROWS 64 /* blocks of so many rows have 8 x 4 results a thread on a GPU, smaller ones 2 x 4 */
 #define LINEAR_MAX_COLS 64
-#define LINEAR_MAX_DX 256
+#define LINEAR_MAX_DX 1024
 
 /* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. */
 typedef struct {

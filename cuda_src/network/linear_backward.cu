@@ -2,7 +2,7 @@
 // for the global norm, and dX = (dY W^T) where X > 0, the gradient before the ReLU of the layer below.
 //
 // Launch: grid (splits*dw_blocks + dx_blocks); block: 128 threads and block_rows/2 * block_cols/4 at least, a multiple
-// of 32 (a thread on the GPU has one tile of dW, or one part of a tile of dX).
+// of 32 (a thread on the GPU has one tile of dW, or one part of a tile of dX); with LINEAR_BIG_ROWS block_rows/8 for /2.
 //   dw_blocks = (ceil(Kp/block_rows) + 1) * ceil(Np/block_cols): the last row of blocks makes db
 //   dx_blocks = ceil(R/dx_rows) * Kp/dx_cols, or 0 without dx
 // Order of additions: dW and db over the rows of a split, ascending. dX by named partial sums (dots() in tile.h): the
@@ -51,13 +51,20 @@ struct weight_region {
     float *dw, *db;
     const float *x, *dy;
 
+    static FX_DEVICE int tile_rows(const linear_backward_args &a) {
+#ifdef FX_GPU
+        if (a.block_rows == LINEAR_BIG_ROWS && a.Kp % fx::BIG_ROWS == 0) return fx::BIG_ROWS;
+#endif
+        return fx::TILE_ROWS;
+    }
+
     FX_DEVICE weight_region(const linear_backward_args &a, int split, int block) {
         int chunk = fx::ceil_div(a.R, a.splits), across = fx::ceil_div(a.Np, a.block_cols);
         begin = min(split * chunk, a.R), n = min(chunk, a.R - begin);
         k = block / across * a.block_rows, c = block % across * a.block_cols;
         rows = min(a.block_rows, max(a.Kp - k, 0)), cols = min(a.block_cols, a.Np - c);
         col_tiles = cols / fx::TILE_WIDTH;
-        tiles = col_tiles * (rows ? rows / fx::TILE_ROWS : 1);
+        tiles = col_tiles * (rows ? rows / tile_rows(a) : 1);
         dw = a.dw + split * a.split_stride + (size_t)k * a.Np + c, db = a.db + split * a.split_stride + c;
         x = a.x + (size_t)begin * a.Kp + k, dy = a.dy + (size_t)begin * a.Np + c;
     }
@@ -69,14 +76,19 @@ struct weight_region {
         bool works = t < tiles && (rows == 0 || k + row < a.K);  // pad rows are written as zeros
         fx::tile<ROWS> acc;
         fx::clear<ROWS>(acc);
-        fx::block_product<ROWS>(acc, n, left, dy, a.Np, s, rows, rows, cols, row, column, works);
+#ifdef FX_GPU
+        if constexpr (ROWS == fx::BIG_ROWS)
+            fx::block_product_big(acc, n, left, dy, a.Np, s, rows, rows, cols, row, column, works);
+        else
+#endif
+            fx::block_product<ROWS>(acc, n, left, dy, a.Np, s, rows, rows, cols, row, column, works);
         return t < tiles ? store_tile<ROWS>(acc, out + (size_t)row * a.Np + column, a.Np) : 0.0;
     }
 };
 
 // What an input block owns: `rows` rows of dX from r, dx_cols columns from k.
 struct input_region {
-    int r, k, rows, col_tiles, parts, stride, items;
+    int r, k, rows, col_tiles, parts, stride, items, step;
 
     FX_DEVICE input_region(const linear_backward_args &a, int block) {
         int across = a.Kp / a.dx_cols;
@@ -85,6 +97,8 @@ struct input_region {
         parts = min(MAX_PARTS, fx::ceil_div(DOT_THREADS, a.dx_rows / fx::DOT_ROWS * col_tiles));
         stride = a.dx_rows * a.dx_cols + 1;  // odd, so that the parts fall into different banks
         items = fx::ceil_div(rows, fx::DOT_ROWS) * col_tiles * parts;
+        // On a GPU the columns of a tile stand apart where a warp has many tiles, so that these fall into different banks.
+        step = MAX_PARTS > 1 && parts == 1 ? col_tiles : 1;
     }
     // Part p of the tile at (row, col); called by all threads of the block.
     template <int ROWS>
@@ -98,13 +112,13 @@ struct input_region {
         }
         const float *dy = a.dy + (size_t)r * a.Np, *w = a.w + (size_t)k * a.Np;
         block_dots<ROWS, DOT_COLS>(acc, p, parts, a.Np, dy, w, a.Np, s, a.dx_rows, rows - 1, a.dx_cols, row, col,
-                                   row < rows);
+                                   step, row < rows);
         if (row >= rows) return;
         float *out = sums + p * stride + row * a.dx_cols + col;
         FX_UNROLL
         for (int i = 0; i < ROWS; ++i) {
             FX_UNROLL
-            for (int c = 0; c < DOT_COLS; ++c) out[i * a.dx_cols + c] = sum(acc[i][c]);
+            for (int c = 0; c < DOT_COLS; ++c) out[i * a.dx_cols + c * step] = sum(acc[i][c]);
         }
     }
 };
@@ -117,11 +131,22 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
         stage product;
         dot_stage dots;
     } s;
+    __shared__ union {
+        double squares[DW_TILES];
+        float sums[DX_SUMS];
+    } results;
     int block = (int)blockIdx.x, weight_blocks = a.splits * a.dw_blocks;
     if (block < weight_blocks) {
-        __shared__ double squares[DW_TILES];
+        double *squares = results.squares;
         weight_region region(a, block / a.dw_blocks, block % a.dw_blocks);
         FX_FOR(t, max(region.tiles, (int)blockDim.x)) {
+#ifdef FX_GPU
+            if (region.rows && region.tile_rows(a) == BIG_ROWS) {
+                double sum = region.tile<BIG_ROWS>(a, s.product, along_columns{region.x, a.Kp}, region.dw, t);
+                if (t < region.tiles) squares[t] = sum;
+                continue;
+            }
+#endif
             double sum = region.rows ? region.tile<TILE_ROWS>(a, s.product, along_columns{region.x, a.Kp}, region.dw, t)
                                      : region.tile<1>(a, s.product, ones{}, region.db, t);
             if (t < region.tiles) squares[t] = sum;
@@ -131,11 +156,16 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
         double sum = block_sum_f64(region.tiles, [&](int t) { return squares[t]; });
         FX_FOR(i, 1) a.norm_part[block] = sum;
     } else {
-        __shared__ float sums[DX_SUMS];
+        float *sums = results.sums;
         input_region region(a, block - weight_blocks);
+        const int outputs = region.rows * a.dx_cols;
+        auto place = [&](int o) { return (size_t)(region.r + o / a.dx_cols) * a.Kp + region.k + o % a.dx_cols; };
+#ifdef FX_GPU  // the activation of a thread's first output is under way during the products
+        const float early = a.x[place(min((int)threadIdx.x, outputs - 1))];
+#endif
         FX_FOR(i, max(region.items, (int)blockDim.x)) {
             int p = i % region.parts, t = i / region.parts;
-            int row = t / region.col_tiles * DOT_ROWS, col = t % region.col_tiles * DOT_COLS;
+            int row = t / region.col_tiles * DOT_ROWS, col = t % region.col_tiles * (region.step == 1 ? DOT_COLS : 1);
 #ifdef FX_HOST  // rows beyond the last may not be read; on the GPU the stage repeats the last instead
             if (row + DOT_ROWS > region.rows) {
                 for (; row < region.rows; ++row) region.tile<1>(a, s.dots, sums, p, row, col);
@@ -145,11 +175,16 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
             region.tile<DOT_ROWS>(a, s.dots, sums, p, row, col);
         }
         __syncthreads();
-        FX_FOR(o, region.rows * a.dx_cols) {
+        FX_FOR(o, outputs) {
             float s = sums[o];
+#pragma unroll 8
             for (int p = 1; p < region.parts; ++p) s += sums[p * region.stride + o];
-            size_t at = (size_t)(region.r + o / a.dx_cols) * a.Kp + region.k + o % a.dx_cols;
-            a.dx[at] = a.x[at] <= 0.0f ? 0.0f : s;  // a NaN activation lets the gradient through
+#ifdef FX_GPU
+            const float x = o == (int)threadIdx.x ? early : a.x[place(o)];
+#else
+            const float x = a.x[place(o)];
+#endif
+            a.dx[place(o)] = x <= 0.0f ? 0.0f : s;  // a NaN activation lets the gradient through
         }
     }
 }

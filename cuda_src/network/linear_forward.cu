@@ -1,7 +1,7 @@
 // linear_forward: y = act(x W + b) for up to three passes at once (grid z): online on s, online on s', target on s'.
 //
-// Launch: grid (ceil(Np / block_cols), ceil(R / block_rows), passes); block: block_rows/2 * block_cols/4 threads, a
-// multiple of 32 (a thread on the GPU has one tile of 2 x 4 outputs).
+// Launch: grid (ceil(Np / block_cols), ceil(R / block_rows), passes); block: block_rows/2 * block_cols/4 threads, with
+// LINEAR_BIG_ROWS block_rows/8 * block_cols/4, a multiple of 32 (a thread on the GPU has one tile of 2 x 4, 8 x 4 outputs).
 // Each output is bias + sum_k x[k] w[k], k ascending, one fused multiply-add a step, on both targets.
 // Pads: rows of W from K up to the next multiple of 16 hold zeros and are added, those beyond are not read; columns of
 // pads come out as zero because W and b hold zeros there.
@@ -30,6 +30,17 @@ struct forward_region {
     }
 
     template <int ROWS>
+    FX_DEVICE void product_of(fx::lanes (&acc)[ROWS][fx::TILE_COLS], fx::stage &s, const linear_forward_args &a, int row,
+                              int column) const {
+        const fx::along_rows left{x, a.Kp};
+#ifdef FX_GPU
+        if constexpr (ROWS == fx::BIG_ROWS)
+            return fx::block_product_big(acc, n, left, w, a.Np, s, a.block_rows, rows - 1, cols, row, column, row < rows);
+#endif
+        fx::block_product<ROWS>(acc, n, left, w, a.Np, s, a.block_rows, rows - 1, cols, row, column, row < rows);
+    }
+
+    template <int ROWS>
     FX_DEVICE void tile(const linear_forward_args &a, fx::stage &s, int row, int column) const {
         using namespace fx;
         fx::tile<ROWS> acc;
@@ -39,8 +50,7 @@ struct forward_region {
             FX_UNROLL
             for (int i = 0; i < ROWS; ++i) acc[i][j] = b;
         }
-        block_product<ROWS>(acc, n, along_rows{x, a.Kp}, w, a.Np, s, a.block_rows, rows - 1, cols, row, column,
-                            row < rows);
+        product_of(acc, s, a, row, column);
         FX_UNROLL
         for (int i = 0; i < ROWS; ++i) {
             if (row + i >= rows) break;
@@ -58,6 +68,13 @@ FX_KERNEL_ANYBLOCK(linear_forward) {
     __shared__ stage s;
     forward_region region(a, (int)blockIdx.z, (int)blockIdx.y * a.block_rows, (int)blockIdx.x * a.block_cols);
     int across = region.cols / TILE_WIDTH;
+#ifdef FX_GPU
+    if (a.block_rows == LINEAR_BIG_ROWS) {
+        int t = (int)threadIdx.x;
+        region.tile<BIG_ROWS>(a, s, t / across * BIG_ROWS, t % across * TILE_WIDTH);
+        return;
+    }
+#endif
     FX_FOR(t, max(ceil_div(region.rows, TILE_ROWS) * across, (int)blockDim.x)) {
         int row = t / across * TILE_ROWS, column = t % across * TILE_WIDTH;
 #ifdef FX_HOST  // rows beyond the last may not be read; on the GPU the stage repeats the last instead

@@ -2,6 +2,7 @@
 // time: all loads of a stage are in flight at once (cp.async), so a network of 64 units pays one trip to L2, not ten.
 // The host reads them in place.
 #pragma once
+#include "lib/copy_async.h"
 #include "network/tile.h"
 
 namespace fx {
@@ -10,17 +11,20 @@ namespace fx {
 
 constexpr int STAGE_STEPS = 64;
 constexpr int STAGE_LD = STAGE_STEPS + 4;  // rows of a, so that two rows fall into different banks
+constexpr int STAGE_ROWS = 32;
+constexpr int BIG_STAGE_STEPS = 32;  // of a big tile: two stages, one filled while the other is multiplied
+constexpr int BIG_STAGE_LD = BIG_STAGE_STEPS + 4;
 
-struct stage {
-    float a[LINEAR_MAX_ROWS * STAGE_LD];
-    float b[STAGE_STEPS * LINEAR_MAX_COLS];
+union stage {
+    struct {
+        float a[STAGE_ROWS * STAGE_LD];
+        float b[STAGE_STEPS * LINEAR_MAX_COLS];
+    };
+    struct {
+        float a[LINEAR_MAX_ROWS * BIG_STAGE_LD];
+        float b[BIG_STAGE_STEPS * LINEAR_MAX_COLS];
+    } big[2];
 };
-
-FX_DEVICE void copy_async(float *shared, const float *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(global));
-}
-FX_DEVICE void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // to[r*ldt + c] = from[min(r, last)*ld + c] for r < height, c < width (a multiple of 4, at most 4*blockDim.x).
 FX_DEVICE void copy_block(float *to, int ldt, const float *from, int ld, int height, int last, int width) {
@@ -32,25 +36,29 @@ FX_DEVICE void copy_block(float *to, int ldt, const float *from, int ld, int hei
 }
 
 // The steps [t, t+steps) of `rows` rows of a left operand, of which those beyond `last` repeat it.
-FX_DEVICE along_rows stage_left(const along_rows &a, float *to, int t, int steps, int rows, int last) {
-    copy_block(to, STAGE_LD, a.p + t, a.ld, rows, last, steps);
-    return {to, STAGE_LD};
+FX_DEVICE along_rows stage_left(const along_rows &a, float *to, int ld, int t, int steps, int rows, int last) {
+    copy_block(to, ld, a.p + t, a.ld, rows, last, steps);
+    return {to, ld};
 }
-FX_DEVICE along_columns stage_left(const along_columns &a, float *to, int t, int steps, int rows, int) {
+FX_DEVICE along_columns stage_left(const along_columns &a, float *to, int, int t, int steps, int rows, int) {
     copy_block(to, rows, a.p + (size_t)t * a.ld, a.ld, steps, steps, rows);
     return {to, rows};
 }
-FX_DEVICE ones stage_left(const ones &a, float *, int, int, int, int) { return a; }
+FX_DEVICE ones stage_left(const ones &a, float *, int, int, int, int, int) { return a; }
+
+// Where stage_left puts its operand.
+FX_DEVICE along_rows staged(const along_rows &, const float *at, int ld, int) { return {at, ld}; }
+FX_DEVICE along_columns staged(const along_columns &, const float *at, int, int rows) { return {at, rows}; }
 
 // product() of the tile at (row, column) of the block's region; every thread of the block calls it. Rows of the region
 // beyond `last` repeat it; `works` is false for threads without a tile.
 template <int ROWS, class A>
 FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows, int last,
-                          int cols, int row, int column, bool works) {
+                             int cols, int row, int column, bool works) {
     for (int t = 0; t < n; t += STAGE_STEPS) {
         int steps = min(STAGE_STEPS, n - t);
         if (t > 0) __syncthreads();
-        A left = stage_left(a, s.a, t, steps, rows, last);
+        A left = stage_left(a, s.a, STAGE_LD, t, steps, rows, last);
         copy_block(s.b, LINEAR_MAX_COLS, b + (size_t)t * ldb, ldb, steps, steps, cols);
         copy_async_wait();
         __syncthreads();
@@ -58,31 +66,64 @@ FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b,
     }
 }
 
-// to[r*width + c] = from[min(r, last)*ld + c] for r < height, c < width: rows longer than the block.
-FX_DEVICE void copy_long_rows(float *to, const float *from, int ld, int height, int last, int width) {
+// The same for big tiles, where it is throughput that counts: the next stage is on its way during the products.
+template <class A>
+FX_DEVICE void block_product_big(tile<BIG_ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows,
+                                 int last, int cols, int row, int column, bool works) {
+    auto fill = [&](int t) {
+        auto &to = s.big[t / BIG_STAGE_STEPS & 1];
+        int steps = min(BIG_STAGE_STEPS, n - t);
+        stage_left(a, to.a, BIG_STAGE_LD, t, steps, rows, last);
+        copy_block(to.b, LINEAR_MAX_COLS, b + (size_t)t * ldb, ldb, steps, steps, cols);
+    };
+    fill(0);
+    for (int t = 0; t < n; t += BIG_STAGE_STEPS) {
+        copy_async_wait();
+        __syncthreads();  // this stage is there, and everyone is done with the other
+        if (t + BIG_STAGE_STEPS < n) fill(t + BIG_STAGE_STEPS);
+        auto &from = s.big[t / BIG_STAGE_STEPS & 1];
+        if (!works) continue;
+        const A left = staged(a, from.a, BIG_STAGE_LD, rows).row(row);
+        int steps = min(BIG_STAGE_STEPS, n - t), u = 0;
+#pragma unroll 1
+        for (; u + BIG_STEPS <= steps; u += BIG_STEPS)
+            product_steps<BIG_STEPS, BIG_ROWS>(acc, u, left, from.b + column, LINEAR_MAX_COLS);
+#pragma unroll 1
+        for (; u < steps; ++u) product_steps<1, BIG_ROWS>(acc, u, left, from.b + column, LINEAR_MAX_COLS);
+    }
+}
+
+// to[r*ldt + c] = from[min(r, last)*ld + c] for r < height, c < width: rows longer than the block.
+FX_DEVICE void copy_long_rows(float *to, int ldt, const float *from, int ld, int height, int last, int width) {
     for (int r = 0; r < height; ++r)
         for (int q = 4 * (int)threadIdx.x; q < width; q += 4 * (int)blockDim.x)
-            copy_async(to + r * width + q, from + (size_t)min(r, last) * ld + q);
+            copy_async(to + r * ldt + q, from + (size_t)min(r, last) * ld + q);
 }
 
 struct dot_stage {
     float rows[9216];  // 12 rows of 768: the heads of the benchmark network in one go
 };
 
-// dots() of the tile at (row, column) of the block's region of rows x cols results; every thread calls it.
+// dots() of the tile at (row, column), columns `step` apart, of the block's region of rows x cols results; every thread
+// calls it.
 template <int ROWS, int COLS>
 FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, const float *w, int ld,
-                       dot_stage &s, int rows, int last, int cols, int row, int column, bool works) {
-    int stride = parts * LANES, most = (int)(sizeof(s.rows) / sizeof(float)) / (rows + cols) / stride * stride;
+                       dot_stage &s, int rows, int last, int cols, int row, int column, int step, bool works) {
+    // With one part the threads of a warp read different rows: these start in different banks.
+    int stride = parts * LANES, room = (int)(sizeof(s.rows) / sizeof(float)) / (rows + cols);
+    int most = parts == 1 ? (room - LANES) / 32 * 32 : room / stride * stride;
+    int ld_stage = parts == 1 ? most + LANES : most;
     for (int q = 0; q < n; q += most) {
         int width = min(most, n - q);
-        float *sw = s.rows + rows * width;
+        float *sw = s.rows + rows * ld_stage;
         if (q > 0) __syncthreads();
-        copy_long_rows(s.rows, x + q, ld, rows, last, width);
-        copy_long_rows(sw, w + q, ld, cols, cols, width);
+        copy_long_rows(s.rows, ld_stage, x + q, ld, rows, last, width);
+        copy_long_rows(sw, ld_stage, w + q, ld, cols, cols, width);
         copy_async_wait();
         __syncthreads();
-        if (works) dots(acc, part, parts, width, s.rows + row * width, width, sw + column * width, width);
+        if (works)
+            dots(acc, part, parts, width, s.rows + row * ld_stage, ld_stage, sw + column * ld_stage,
+                 step * ld_stage);
     }
 }
 
@@ -93,8 +134,8 @@ struct dot_stage {};
 
 template <int ROWS, int COLS>
 FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, const float *x, const float *w, int ld,
-                       dot_stage &, int, int, int, int row, int column, bool works) {
-    if (works) dots(acc, part, parts, n, x + (size_t)row * ld, ld, w + (size_t)column * ld, ld);
+                       dot_stage &, int, int, int, int row, int column, int step, bool works) {
+    if (works) dots(acc, part, parts, n, x + (size_t)row * ld, ld, w + (size_t)column * ld, step * ld);
 }
 
 template <int ROWS, class A>

@@ -4,7 +4,8 @@
 // multiply-adds in ascending order of the summed index, whatever the tile, so a row's result does not depend on how
 // many rows are computed with it.
 //   GPU   2 rows x 4 columns a thread: a product of 64 x 64 outputs must spread over many threads, since latency is all
-//         it costs. Operands of the block's region pass through shared memory (stage.h): read straight from L2, the
+//         it costs; 8 x 4 where there are enough outputs (BIG_ROWS): a multiply-add then needs a third of the shared
+//         memory traffic. Operands of the block's region pass through shared memory (stage.h): read straight from L2, the
 //         compiler keeps only six loads in flight to save registers.
 //   host  4 rows x 16 columns, operands read in place: 8 accumulators in AVX registers cover a multiply-add's latency.
 #pragma once
@@ -15,6 +16,7 @@ namespace fx {
 #ifdef FX_GPU
 constexpr int TILE_ROWS = 2, TILE_COLS = 1;  // columns in lanes
 constexpr int STEPS = 16;                    // of the summed index, unrolled
+constexpr int BIG_ROWS = 8, BIG_STEPS = 4;   // tile of blocks of BIG_BLOCK_ROWS rows and more: 32 results a thread
 constexpr int DOT_ROWS = 2, DOT_COLS = 4;    // tile of dots()
 #else
 constexpr int TILE_ROWS = 4, TILE_COLS = 2;
@@ -64,8 +66,17 @@ struct along_columns {
     FX_DEVICE void load(float (&to)[N][ROWS], int t) const {
         FX_UNROLL
         for (int u = 0; u < N; ++u) {
-            FX_UNROLL
-            for (int i = 0; i < ROWS; ++i) to[u][i] = p[(size_t)(t + u) * ld + i];
+            const float *q = p + (size_t)(t + u) * ld;
+            if (ROWS % 4 == 0 && LANES == 4) {  // a GPU's big tile starts on 16 bytes
+                FX_UNROLL
+                for (int i = 0; i + 3 < ROWS; i += 4) {
+                    float4 v = *reinterpret_cast<const float4 *>(q + i);
+                    to[u][i] = v.x, to[u][i + 1] = v.y, to[u][i + 2] = v.z, to[u][i + 3] = v.w;
+                }
+            } else {
+                FX_UNROLL
+                for (int i = 0; i < ROWS; ++i) to[u][i] = q[i];
+            }
         }
     }
     FX_DEVICE along_columns row(int i) const { return {p + i, ld}; }

@@ -128,8 +128,7 @@ def _linear_backward(
     flat = grad.view((grad.size,))
     height, width = _weight_region(layer, n_splits)
     weight_blocks = _weight_blocks(layer, n_splits)
-    # 4 x 8 spreads a small layer over every multiprocessor; 16 x 16 reads the operands of a large one a third as often.
-    dx_rows, dx_cols = (4, 8) if rows * layer.k_padded <= 8192 else (16, 16)
+    dx_rows, dx_cols = _input_region(rows, layer)
     input_blocks = -(-rows // dx_rows) * (layer.k_padded // dx_cols) if dx is not None else 0
     child.launch(
         "linear_backward",
@@ -160,6 +159,14 @@ def _linear_backward(
 
 def _weight_region(layer: Layer, n_splits: int) -> tuple[int, int]:
     return region(layer.k_padded, layer.n_padded, n_splits, 32)  # the dx blocks run beside these
+
+
+def _input_region(rows: int, layer: Layer) -> tuple[int, int]:
+    """Rows and columns of dX that a block makes: 4 x 8 spreads a small layer over every multiprocessor, 16 x 16 reads the
+    operands a third as often, 32 x 32 a sixth."""
+    if rows * layer.k_padded <= 8192:
+        return 4, 8
+    return (32, 32) if rows * layer.k_padded >= 1 << 16 and layer.k_padded % 32 == 0 else (16, 16)
 
 
 def _weight_blocks(layer: Layer, n_splits: int) -> int:

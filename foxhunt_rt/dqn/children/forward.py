@@ -12,12 +12,13 @@ import numpy as np
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime, StepPlan
+from foxhunt_rt.kernels import abi
 
 ONLINE, ONLINE_NEXT, TARGET_NEXT = range(3)
 """Index of a pass in the logits: online on s, online on s', target on s'."""
 
 # Regions of outputs that a block may own (rows, columns), by falling reuse of operands.
-REGIONS = ((32, 64), (16, 64), (8, 32))
+REGIONS = ((64, 64), (32, 64), (16, 64), (8, 32))
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def region(rows: int, columns: int, products: int, blocks: int) -> tuple[int, in
 
 
 def threads(height: int, width: int) -> int:
-    """Threads of a block: one a tile of 2 x 4 outputs (cuda_src/network/tile.h)."""
-    return height * width // 8
+    """Threads of a block: one a tile of 2 x 4 outputs, or of 8 x 4 in a block of 64 rows (cuda_src/network/tile.h)."""
+    return height * width // (32 if height == abi.constant("LINEAR_BIG_ROWS") else 8)
 
 
 def _linear(
@@ -137,7 +138,7 @@ def _linear(
 ) -> None:
     weight, bias = layer.weight, layer.bias
     padded = [*x, None, None]
-    height, width = region(rows, layer.n_padded, len(x), 128)  # an H200 has 132 multiprocessors
+    height, width = region(rows, layer.n_padded, len(x), 96)  # an H200 has 132 multiprocessors
     grid = (-(-layer.n_padded // width), -(-rows // height), len(x))
     child.launch(
         "linear_forward",
