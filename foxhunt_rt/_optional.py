@@ -15,6 +15,7 @@ EXTRAS = {
     "tomli": "train",
     "tomli_w": "train",
     "nvidia.cublas": "gpu",
+    "nvtx": "profile",
     "jax": "test",
     "optax": "test",
     "rlax": "test",

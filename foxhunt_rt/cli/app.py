@@ -25,6 +25,7 @@ COMMANDS = {
     "sample": "fetch the sample bars: 62,500 bars of real ES trades",
     "doctor": "what is installed, what fits this machine, and what to do about what does not",
     "graph": "the step graph: children, kernels, modules, nodes, longest chain",
+    "profile": "where the time of a step goes, by child and by launch, and the known causes of a slow one",
     "verify": "check that a replayed step equals the same launches one by one, bit for bit",
 }
 

@@ -5,6 +5,7 @@ The children and their order are `_record_step`; docs/step/ has a page for each.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.dqn.records import RecordError, RecordReader
 from foxhunt_rt.dqn.schedule import Control
 from foxhunt_rt.driver import Buffer
-from foxhunt_rt.graph import Flag, Runtime, StepGraph, StepPlan
+from foxhunt_rt.graph import Flag, Runtime, StepGraph, StepPlan, StepTimer
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch, Replay
 
@@ -50,6 +51,8 @@ class Learner:
         The buffers of those children.
     graph : StepGraph
         The built step.
+    timer : StepTimer
+        Host and device time of each step; logs to ``foxhunt_rt.step``.
     steps_per_launch : int
         K: steps that one launch runs at most.
     launched : int
@@ -94,6 +97,7 @@ class Learner:
         self.steps_per_launch = config.train.steps_per_launch
         self.ahead = config.guard.launches_ahead * self.steps_per_launch  # in steps
         self.records = RecordReader(rt, max(64, 4 * self.ahead))
+        self.timer = StepTimer(self.ahead)
         self._fault: GuardFault | None = None
         self.launched = 0
         self.last: npt.NDArray[Any] | None = None
@@ -157,9 +161,12 @@ class Learner:
         if self._fault is not None:
             raise self._fault
         count = self.steps_per_launch if steps is None else steps
+        waited = 0
         if self.launched + count - self.records.next_step > self.ahead:
+            started = time.perf_counter_ns()
             self._wait(self.launched + count - 1 - self.ahead)
-        self.graph.launch(count)
+            waited = time.perf_counter_ns() - started
+        self.timer.launch(self.graph, waited, count)
         self.launched += count
         try:
             self.records.poll(self._deliver)
@@ -216,6 +223,7 @@ class Learner:
 
     def _deliver(self, record: npt.NDArray[Any]) -> None:
         self.last = record
+        self.timer.record(record)
         self._undrained.append(record)
 
     def set(self, **values: float) -> None:
@@ -245,6 +253,7 @@ class Learner:
             self.replay.clear()
         self.runtime.synchronize()
         self.records.reset()
+        self.timer.reset()
         self.launched, self.last, self._undrained, self._fault = 0, None, [], None
 
     def params(self, *, target: bool = False) -> dict[str, npt.NDArray[np.float32]]:

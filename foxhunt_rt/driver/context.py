@@ -66,6 +66,11 @@ class Device:
         return int(call(self._cu.cuDeviceTotalMem, self.handle))
 
     @property
+    def pci_bus_id(self) -> str:
+        """``"0000:3B:00.0"``: what NVML finds the same GPU by, since the two number GPUs differently."""
+        return str(call(self._cu.cuDeviceGetPCIBusId, 32, self.handle).split(b"\0")[0].decode())
+
+    @property
     def driver_version(self) -> int:
         """CUDA version of the driver, 13000 for 13.0."""
         return int(call(self._cu.cuDriverGetVersion))

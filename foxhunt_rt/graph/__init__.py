@@ -2,9 +2,11 @@
 
 from foxhunt_rt.graph.child import Child, DeclarationError
 from foxhunt_rt.graph.conditional import Flag
+from foxhunt_rt.graph.explain import Finding, explain
 from foxhunt_rt.graph.isolation import Isolation, IsolationError, Ledger
 from foxhunt_rt.graph.modules import ModulePool
 from foxhunt_rt.graph.plan import StepPlan
+from foxhunt_rt.graph.profile import ChildTime, LaunchTime, Profile
 from foxhunt_rt.graph.runtime import Runtime, UngraphedUser
 from foxhunt_rt.graph.state import Difference, State
 from foxhunt_rt.graph.step import StepGraph
@@ -13,8 +15,7 @@ from foxhunt_rt.graph.updates import BakedValueError, Const, Slot, UpdateRefused
 from foxhunt_rt.graph.verify import ModeResult, Verification
 
 __all__ = [
-    "BakedValueError", "Child", "Const", "DeclarationError", "Difference", "Flag", "Isolation", "IsolationError", "Ledger",
-    "ModeResult", "ModulePool", "Runtime", "Slot", "State", "StepGraph", "StepPlan",
-    "StepTime", "StepTimer",
-    "UngraphedUser", "UpdateRefused", "Verification",
+    "BakedValueError", "Child", "ChildTime", "Const", "DeclarationError", "Difference", "Finding", "Flag", "Isolation",
+    "IsolationError", "LaunchTime", "Ledger", "ModeResult", "ModulePool", "Profile", "Runtime", "Slot", "State", "StepGraph",
+    "StepPlan", "StepTime", "StepTimer", "UngraphedUser", "UpdateRefused", "Verification", "explain",
 ]  # fmt: skip
