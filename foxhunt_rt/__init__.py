@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from foxhunt_rt import dqn, market
+    from foxhunt_rt import dqn, interop, market
     from foxhunt_rt.graph import Runtime
     from foxhunt_rt.kernels import abi
 
 _LAZY = {"Runtime": ("foxhunt_rt.graph", "Runtime"), "StepPlan": ("foxhunt_rt.graph", "StepPlan"),
          "abi": ("foxhunt_rt.kernels.abi", None), "dqn": ("foxhunt_rt.dqn", None),
-         "market": ("foxhunt_rt.market", None), "config": ("foxhunt_rt.config", None)}  # fmt: skip
+         "market": ("foxhunt_rt.market", None), "config": ("foxhunt_rt.config", None),
+         "interop": ("foxhunt_rt.interop", None)}  # fmt: skip
 
-__all__ = ["Runtime", "__version__", "abi", "dqn", "market"]
+__all__ = ["Runtime", "__version__", "abi", "dqn", "interop", "market"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """The driver layer: the only importer of ``cuda.bindings``. Objects own what they create; a status becomes an exception."""
 
+from foxhunt_rt.driver import dlpack
 from foxhunt_rt.driver.calls import call, counts
 from foxhunt_rt.driver.context import Context, Device
 from foxhunt_rt.driver.errors import (
@@ -20,6 +21,6 @@ from foxhunt_rt.driver.stream import Event, Stream
 __all__ = [
     "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DriverError", "DriverNotFound",
     "Event", "FoxhuntError", "Function", "Graph", "GraphExec", "LifetimeError", "MappedBuffer", "Module", "Node",
-    "OutOfMemory", "Stream", "call", "capture", "counts", "gpu_count", "hostsim", "kind", "live_allocations", "load",
+    "OutOfMemory", "Stream", "call", "capture", "counts", "dlpack", "gpu_count", "hostsim", "kind", "live_allocations", "load",
     "memset", "memset_pattern",
 ]  # fmt: skip

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from foxhunt_rt.driver import loader
+from foxhunt_rt.driver import dlpack, loader
 from foxhunt_rt.driver.context import Context
 from foxhunt_rt.driver.errors import CaptureError, DriverError, FoxhuntError, LifetimeError, OutOfMemory
 from foxhunt_rt.driver.stream import Event, Stream
@@ -30,7 +30,11 @@ def live_allocations() -> list[tuple[str, int]]:
 
 
 class Allocation:
-    """One driver allocation. ``pins`` counts the built graphs that hold its address: a pinned one is not freed."""
+    """One driver allocation. ``pins`` counts the built graphs that hold its address, ``exports`` the DLPack consumers: while
+    there are any it is not freed."""
+
+    read_only = False
+    exports = 0
 
     def __init__(self, stream: Stream, nbytes: int, label: str, mapped: bool) -> None:
         context = stream.context
@@ -57,7 +61,7 @@ class Allocation:
         if sim is not None:
             sim.fxHostsimLabel(self.ptr, label.encode())
         handle = self.host_ptr if mapped else self.ptr
-        self._finalizer = weakref.finalize(self, _release, context, stream, handle, mapped)
+        self._finalizer: Any = weakref.finalize(self, _release, context, stream, handle, mapped)
         _live.add(self)
 
     @property
@@ -67,7 +71,31 @@ class Allocation:
     def free(self) -> None:
         if self.pins:
             raise LifetimeError(f"{self.label} is used by {self.pins} built graph(s): close those first")
+        if self.exports:
+            raise LifetimeError(f"{self.label} is used by {self.exports} DLPack consumer(s): delete those arrays first")
         self._finalizer()
+
+
+class ForeignAllocation(Allocation):
+    """Memory that somebody else owns: kept by ``owner`` until this is freed, then ``release`` is called.
+
+    ``host_ptr`` is its address for the host, 0 where the host cannot read it.
+    """
+
+    def __init__(self, stream: Stream, ptr: int, nbytes: int, label: str, owner: object, *, host_ptr: int = 0,
+                 read_only: bool = False, release: Callable[[], None] | None = None) -> None:  # fmt: skip
+        self.context, self.stream, self.nbytes, self.label = stream.context, stream, nbytes, label
+        self.ptr, self.host_ptr, self.mapped, self.read_only = ptr, host_ptr, host_ptr != 0, read_only
+        self.pins = 0
+        self._finalizer = weakref.finalize(self, _let_go, stream.context, stream, owner, release)
+
+
+def _let_go(context: Context, stream: Stream, owner: object, release: Callable[[], None] | None) -> None:
+    if context.usable:
+        with context.current():
+            context.cu.cuStreamSynchronize(stream.handle)  # the owner may reuse the memory at once
+    if release is not None:
+        release()
 
 
 def _release(context: Context, stream: Stream, handle: int, mapped: bool) -> None:
@@ -130,8 +158,57 @@ class Buffer:
             raise CaptureError(f"{self.label}: {doing} synchronizes, which is not legal inside a capture")
 
     def free(self) -> None:
-        """Frees the allocation (of every view too). Synchronizes with its stream. Refused while a built graph uses it."""
+        """Frees the allocation (of every view too), or lets go of its owner. Synchronizes with its stream. Refused while a built
+        graph or a DLPack consumer uses it."""
         self.allocation.free()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3. ``stream`` is the runtime's: a consumer waits for it before it reads."""
+        self.allocation.context.check_usable()
+        if not self.alive:
+            raise LifetimeError(f"{self.label} was freed: it has no interface any more")
+        described = {"descr": self.dtype.descr} if self.dtype.names else {}
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, self.allocation.read_only), "strides": None,
+                "version": 3, "stream": int(self.allocation.stream.handle), **described}  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(type, ordinal): the CPU under hostsim, whose device memory the host reads as its own."""
+        if loader.kind() == "hostsim":
+            return dlpack.CPU, 0
+        return (dlpack.CUDA_HOST if self.allocation.mapped else dlpack.CUDA), self.allocation.context.device.ordinal
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:  # fmt: skip
+        """A capsule over the same memory, which stays allocated until the consumer lets go of it.
+
+        On a GPU the consumer's stream waits for the runtime's, and the host does not; memory that the CPU reads is synchronized
+        with first. Not legal inside a capture.
+        """
+        self._check("__dlpack__")
+        device = self.__dlpack_device__()
+        if copy or (dl_device is not None and tuple(dl_device) not in (device, (dlpack.CPU, 0))):
+            raise BufferError(f"{self.label}: __dlpack__ makes no copy and stays on its device {device}: use to_numpy()")
+        if dl_device is not None and tuple(dl_device) != device and device[0] == dlpack.CUDA:
+            raise BufferError(f"{self.label} lies in device memory {device}: use to_numpy() for the CPU")
+        if device[0] == dlpack.CUDA:
+            if stream != -1:
+                self.allocation.stream.before(1 if stream is None else stream)
+        else:
+            if stream is not None and device[0] == dlpack.CPU:
+                raise BufferError(f"{self.label} is exported as CPU memory, which has no stream: pass stream=None")
+            self.allocation.stream.synchronize()
+        allocation = self.allocation
+
+        def released() -> None:
+            allocation.exports -= 1
+
+        capsule = dlpack.export(self.allocation.host_ptr + self.offset if allocation.mapped else self.ptr, self.shape, self.dtype,
+                                (device if dl_device is None else (int(dl_device[0]), int(dl_device[1]))),
+                                versioned=max_version is not None and max_version[0] >= 1, read_only=allocation.read_only,
+                                keep=allocation, released=released)  # fmt: skip
+        allocation.exports += 1
+        return capsule
 
 
 class DeviceBuffer(Buffer):
@@ -183,11 +260,6 @@ class DeviceBuffer(Buffer):
         """Sets every element, by the widest memset that fits. Queued on the buffer's stream; does not synchronize."""
         self._check("fill")
         memset(self.allocation.context, self, value, self.allocation.stream)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, False), "version": 3,
-                "stream": int(self.allocation.stream.handle)}  # fmt: skip
 
 
 def memset(context: Context, buffer: Buffer, value: int | float, stream: Stream) -> None:
@@ -274,4 +346,6 @@ def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
     return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
 
 
-__all__ = ["Allocation", "Buffer", "DeviceBuffer", "DriverError", "MappedBuffer", "live_allocations", "memset"]
+__all__ = [
+    "Allocation", "Buffer", "DeviceBuffer", "DriverError", "ForeignAllocation", "MappedBuffer", "live_allocations", "memset",
+]  # fmt: skip

@@ -6,7 +6,7 @@ import weakref
 from types import TracebackType
 
 from foxhunt_rt.driver.context import Context
-from foxhunt_rt.driver.errors import CaptureError
+from foxhunt_rt.driver.errors import CaptureError, FoxhuntError
 
 
 def _destroy(context: Context, destroy_name: str, handle: object) -> None:
@@ -21,6 +21,7 @@ class Stream:
         self.context = context
         with context.current():
             self.handle = context.call(context.cu.cuStreamCreate, context.cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self._fence: object | None = None
         self._finalizer = weakref.finalize(self, _destroy, context, "cuStreamDestroy", self.handle)
 
     def synchronize(self) -> None:
@@ -48,6 +49,31 @@ class Stream:
             status = self.context.call(cu.cuStreamIsCapturing, self.handle)
         return bool(status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
+    def wait(self, other: object) -> None:
+        """Work queued in this stream from now on waits for all that is queued in another one so far.
+
+        Does not block the host; legal inside a capture of both.
+
+        Parameters
+        ----------
+        other : Stream, or whatever `stream_handle` takes
+        """
+        self._order(self.context.cu.CUstream(stream_handle(other)), self.handle)
+
+    def before(self, other: object) -> None:
+        """Work queued in another stream from now on waits for all that is queued in this one so far. Does not block the host."""
+        self._order(self.handle, self.context.cu.CUstream(stream_handle(other)))
+
+    def _order(self, first: object, second: object) -> None:
+        context = self.context
+        with context.current():
+            if self._fence is None:
+                flag = context.cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
+                self._fence = context.call(context.cu.cuEventCreate, flag)
+                weakref.finalize(self, _destroy, context, "cuEventDestroy", self._fence)
+            context.call(context.cu.cuEventRecord, self._fence, first)
+            context.call(context.cu.cuStreamWaitEvent, second, self._fence, 0)
+
     def __cuda_stream__(self) -> tuple[int, int]:
         """The protocol of cuda.core: version and handle."""
         return 0, int(self.handle)
@@ -61,6 +87,23 @@ class Stream:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def stream_handle(stream: object) -> int:
+    """The CUstream behind a `Stream`, an object with ``__cuda_stream__`` (cuda.core, CuPy) or ``cuda_stream`` (PyTorch), or an
+    integer: 0 or 1 for the legacy default stream, 2 for the per-thread one, else a handle."""
+    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        found = protocol() if callable(protocol) else protocol
+        if found[0] != 0:
+            raise FoxhuntError(f"__cuda_stream__ of version {found[0]} is not supported: give one of version 0")
+        return int(found[1])
+    handle = getattr(stream, "cuda_stream", None)
+    if isinstance(handle, int):
+        return handle
+    raise FoxhuntError(f"{type(stream).__name__} is no stream: give one with __cuda_stream__, or its handle as an int")
 
 
 class Event:

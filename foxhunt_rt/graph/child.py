@@ -90,6 +90,10 @@ class Child:
                  private: Iterable[Buffer] = (), when: Flag | None = None) -> None:  # fmt: skip
         self.name, self.when = name, when
         self.reads, self.writes, self.private = tuple(reads), tuple(writes), tuple(private)
+        for buffer in (*self.writes, *self.private):
+            if buffer.allocation.read_only:
+                raise DeclarationError(f"child {name} writes {buffer.label}, which its owner gave out read-only: copy it with "
+                                       "Runtime.array")  # fmt: skip
         self.ops: list[Op] = []
         self._open = False
 

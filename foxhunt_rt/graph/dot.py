@@ -16,7 +16,7 @@ def _rows(child: Child) -> list[str]:
         text = f"{op.kernel} {'x'.join(map(str, op.grid))}·{'x'.join(map(str, op.block))}" if isinstance(op, KernelOp) else (
             type(op).__name__.removesuffix("Op").lower())  # fmt: skip
         out.append(text)
-    return out
+    return out or ["a foreign graph"]
 
 
 def render(step: StepGraph) -> str:
@@ -31,6 +31,6 @@ def render(step: StepGraph) -> str:
         lines += [f"    n{i}_{j} -> n{i}_{j + 1};" for j in range(len(rows) - 1)]
         lines.append("  }")
     for a, b in step.edges:
-        last = len(step.children[a].ops) - 1
+        last = len(_rows(step.children[a])) - 1
         lines.append(f"  n{a}_{last} -> n{b}_0 [ltail=cluster_{a} lhead=cluster_{b} penwidth=1.4];")
     return "\n".join([*lines, "}"])

@@ -89,12 +89,13 @@ class Ledger:
 
     def note_foreign(self, child: str, kernels: int) -> None:
         """Counts kernels of a library or of a foreign graph: shared handles that nobody can hand out; exempt."""
-        self.foreign[child] = self.foreign.get(child, 0) + kernels
+        self.foreign[child] = kernels
 
     def forget(self, child: str) -> None:
         """Drops what a closed graph's child captured."""
         for entry in self._entries.values():
             entry.captured = {k: c for k, c in entry.captured.items() if c != child}
+        self.foreign.pop(child, None)
 
     def _breach(self, text: str) -> None:
         if self.mode is Isolation.STRICT:

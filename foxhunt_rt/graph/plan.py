@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, CaptureError, FoxhuntError, Function, Graph, GraphExec, Stream, capture
 from foxhunt_rt.graph.child import Child, KernelOp
@@ -39,6 +39,27 @@ class StepPlan:
         """
         self._check_new(name)
         child = Child(name, reads, writes, private, when)
+        self.children.append(child)
+        return child
+
+    def child_from_graph(self, name: str, graph: Any, reads: Iterable[Buffer], writes: Iterable[Buffer],
+                         when: Flag | None = None) -> Child:  # fmt: skip
+        """A child from a graph that another library captured: a PyTorch ``CUDAGraph(keep_graph=True)``, a cuda.core graph, a raw
+        ``CUgraph``.
+
+        Its launches are unknown, so ``reads`` and ``writes`` cannot be checked: edges and verification go by them. Its kernels
+        count as foreign in the ledger. Whatever memory its nodes name must stay where it is; ``graph`` is kept alive.
+
+        Raises
+        ------
+        ForeignGraphError
+            It is no graph, is empty, or holds a node that no child may hold (conditional, allocation, free, host).
+        """
+        from foxhunt_rt.graph.foreign import ForeignChild
+
+        self._check_new(name)
+        with self.runtime.context.current():
+            child = ForeignChild(name, self.runtime.context, graph, reads, writes, when)
         self.children.append(child)
         return child
 
@@ -157,7 +178,12 @@ class Composer:
 
     def capture(self, child: Child, functions: dict[str, Function]) -> Graph:
         """Captures a child on a stream of its own, and checks what the driver recorded against what was issued."""
+        from foxhunt_rt.graph.foreign import ForeignChild
+
         context = self.runtime.context
+        if isinstance(child, ForeignChild):
+            self.runtime.ledger.note_foreign(self.plan.user(child), child.kernel_count)
+            return child.graph.clone()
         for function in functions.values():
             self.runtime.ledger.captured(function, self.plan.user(child))
         with Stream(context) as stream:

@@ -108,7 +108,7 @@ class StepGraph:
         self._stream.synchronize()
         self.state.restore(saved)
 
-    def launch(self, steps: int | None = None) -> None:
+    def launch(self, steps: int | None = None, stream: object | None = None) -> None:
         """Replays the step: one cuGraphLaunch on the runtime's stream. Does not synchronize.
 
         Under ``FOXHUNT_GRAPH=off`` or ``debug`` (read when the plan was built) runs ungraphed instead.
@@ -118,8 +118,13 @@ class StepGraph:
         steps : int, optional
             Of a graph built with `steps_per_launch` = K: how many steps to run, 1 to K. Default: K. A number other than that of
             the launch before costs one ungraphed launch, in stream order.
+        stream : object, optional
+            Another library's stream (``__cuda_stream__``, a PyTorch stream, a handle): the step follows what is queued there, and
+            what is queued there afterwards follows the step. The host waits for neither.
         """
         started = time.perf_counter_ns()
+        if stream is not None:
+            self._stream.wait(stream)
         wanted = self.steps_per_launch if steps is None else steps
         if not 1 <= wanted <= self.steps_per_launch:
             raise FoxhuntError(f"step {self.plan.name}: a launch of {wanted} steps; it was built for 1 to "
@@ -130,6 +135,8 @@ class StepGraph:
             for _ in range(wanted):
                 if not self.stopped():
                     self.run_ungraphed(synchronize=self.mode == "debug")
+        if stream is not None:
+            self._stream.before(stream)
         self.launch_ns = time.perf_counter_ns() - started
 
     def launch_graph(self, steps: int) -> None:

@@ -91,6 +91,8 @@ class NodeName:
 
 def node_names(child: Child, original: Graph, copy: Graph) -> list[NodeName]:
     """The launches of a child by name. Both graphs are chains in the order of issue, whatever order the driver lists them in."""
+    if not child.ops:  # a foreign graph, whose launches have no names
+        return []
     seen: dict[str, int] = {}
     found = []
     for index, (op, a, b) in enumerate(zip(child.ops, original.in_order(), copy.in_order(), strict=True)):
