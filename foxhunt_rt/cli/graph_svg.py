@@ -58,8 +58,13 @@ def render_svg(info: dict[str, Any], launches: dict[str, Sequence[str]]) -> str:
         ax, ay, tall = place[a]
         bx, by, _ = place[b]
         x1, y1, x2, y2 = ax + WIDTH / 2, ay + tall, bx + WIDTH / 2, by - 2
-        bend = (y1 + y2) / 2 if x1 != x2 else y2
-        curve = f"M{x1} {y1}C{x1} {bend:.0f} {x2} {bend:.0f} {x2} {y2}" if x1 != x2 else f"M{x1} {y1}L{x2} {y2}"
+        if x1 == x2:
+            curve = f"M{x1} {y1}L{x2} {y2}"
+        else:  # beside the layers in between, then across in the gap above the target, a little off its middle
+            last = max(place[n][1] + place[n][2] for n in layers[depth[b] - 1])
+            x2 += 24 if x1 > x2 else -24
+            bend = (last + y2) / 2
+            curve = f"M{x1} {y1}L{x1} {last:.0f}C{x1} {bend:.0f} {x2} {bend:.0f} {x2} {y2}"
         out.append(f'<path class="edge" d="{curve}" marker-end="url(#tip)"/>')
     tail = {c["name"] for c in info["epilogue"]}
     for name in names:
