@@ -7,7 +7,8 @@ FOXHUNT_DRIVER, or by the option ``foxhunt_driver`` of pytest's configuration fi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--foxhunt-driver", choices=("hostsim", "cuda"), default=None,
                     help="driver that foxhunt_rt loads in this test run (default: FOXHUNT_DRIVER, then the configuration "
                     "file)")  # fmt: skip
+    group.addoption("--foxhunt-golden", choices=("check", "record"), default="check",
+                    help="what the fixture golden does: replay the files beside the tests, or write them anew")  # fmt: skip
     parser.addini("foxhunt_driver", "driver that foxhunt_rt loads in tests: hostsim or cuda", default="")
 
 
@@ -67,9 +70,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:
     """One `Runtime` on device 0 for the whole test run."""
-    import foxhunt_rt
+    from foxhunt_rt.graph import Runtime
 
-    return foxhunt_rt.Runtime()
+    return Runtime()
 
 
 @pytest.fixture
@@ -88,3 +91,34 @@ def step_plan(runtime: Runtime, request: pytest.FixtureRequest) -> Iterator[Step
     yield plan
     for step in plan.built:
         step.close()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``golden(step, steps=1, tolerance=None)`` replays the golden file of this test and fails at the first departure.
+
+    The file is ``golden/<module>-<test>.npz`` beside the test; ``--foxhunt-golden=record`` writes it.
+    """
+    from foxhunt_rt.graph.golden import Golden, Recorder, Replayer
+
+    name = re.sub(r"[^\w.=-]+", "-", f"{request.path.stem}-{request.node.name}").strip("-")
+    path = request.path.with_name("golden") / f"{name}.npz"
+
+    def check(step: StepGraph, steps: int = 1, tolerance: float | None = None) -> None:
+        if request.config.getoption("--foxhunt-golden") == "record":
+            path.parent.mkdir(exist_ok=True)
+            Recorder(step).record(steps).save(path)
+            return
+        if not path.exists():
+            pytest.fail(
+                f"{path} is missing: run this test with --foxhunt-golden=record, look at it, and keep the file",
+                pytrace=False,
+            )
+        recording = Golden.load(path)
+        departure = Replayer(step, recording).run(tolerance=tolerance)
+        if departure is not None:
+            about = ", ".join(f"{key} {recording.meta[key]}" for key in ("driver", "device", "package"))
+            pytest.fail(f"the replay departs from {path.name} ({about}): {departure}\nthe ledger:\n"
+                        f"{step.runtime.ledger.table()}", pytrace=False)  # fmt: skip
+
+    return check

@@ -37,16 +37,20 @@ def test_environment():
 """
 
 
-def pytest_run(folder: Path, *args: str, ini: str = "") -> str:
-    (folder / "test_mine.py").write_text(TESTS)
+def pytest_process(folder: Path, tests: str, *args: str, ini: str = "") -> tuple[int, str]:
+    (folder / "test_mine.py").write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p foxhunt_rt.testing.plugin\n" + ini)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("FOXHUNT_", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "-s", "-v", "-p", "no:cacheprovider", *args]
-    done = subprocess.run(
-        command, cwd=folder, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    env |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def pytest_run(folder: Path, *args: str, ini: str = "") -> str:
+    code, out = pytest_process(folder, TESTS, *args, ini=ini)
+    assert code == 0, out
+    return out
 
 
 @pytest.mark.parametrize("how", ["option", "configuration"])
@@ -63,3 +67,29 @@ def test_without_a_choice_it_stays_out_of_the_way(tmp_path: Path) -> None:
     out = pytest_run(tmp_path, "-k", "not on_hostsim")
     assert "foxhunt-rt driver" not in out and "driver None None" in out
     assert "3 passed, 1 deselected" in out and "test_on_a_gpu" in out
+
+
+GOLDEN_TESTS = """
+import numpy as np
+
+def test_increment(step_plan, runtime, golden):
+    x = runtime.array(np.arange(9, dtype="f4"), "x")
+    with step_plan.child("increment", reads=[], writes=[x]) as c:
+        c.launch("add_scalar", (1,), (32,), dict(x=x, value=VALUE, n=9))
+    golden(step_plan.build(), steps=2)
+"""
+
+
+def test_golden_files_are_kept_beside_the_test(tmp_path: Path) -> None:
+    def run(value: str, *args: str) -> tuple[int, str]:
+        return pytest_process(tmp_path, GOLDEN_TESTS.replace("VALUE", value), "--foxhunt-driver=hostsim", *args)
+
+    code, out = run("1.0")
+    assert code == 1 and "run this test with --foxhunt-golden=record" in out
+    assert run("1.0", "--foxhunt-golden=record")[0] == 0
+    assert [p.name for p in (tmp_path / "golden").iterdir()] == ["test_mine-test_increment.npz"]
+    assert run("1.0")[0] == 0
+    code, out = run("1.25")
+    assert code == 1
+    assert "departs from test_mine-test_increment.npz (driver hostsim" in out
+    assert "step 0, child increment: x[0]: 1 against 1.25" in out and "the ledger:" in out
