@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": "what is installed, what fits this machine, and what to do about what does not",
     "graph": "the step graph: children, kernels, modules, nodes, longest chain",
     "profile": "where the time of a step goes, by child and by launch, and the known causes of a slow one",
+    "probe": "measure this device: what sharing functions costs (isolation), what each kind of work is charged (floors)",
     "verify": "check that a replayed step equals the same launches one by one, bit for bit",
 }
 

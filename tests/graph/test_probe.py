@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 
 import numpy as np
+import pytest
+
+from foxhunt_rt.driver import FoxhuntError, live_allocations
+from foxhunt_rt.graph import floors
+from foxhunt_rt.graph.probe import ARMS, CHILDREN, ArmResult, Prober, Ratio, chosen, judge, probe_isolation
 
 N = 64
 
@@ -42,3 +49,100 @@ def test_spin_keeps_the_device_busy(runtime):
     runtime.ungraphed("probe test").launch("spin", (1,), (1,), dict(ns=5_000_000))
     runtime.synchronize()
     assert time.perf_counter() - started >= 0.005
+
+
+# ---------------------------------------------------------------- isolation
+@pytest.fixture(scope="module")
+def report(runtime):
+    return probe_isolation(runtime, rounds=2, replays=5)
+
+
+def test_every_arm_gives_the_right_checksum_of_every_replay(report):
+    assert [a.arm for a in report.arms] == list(ARMS)
+    assert all((a.checksums, a.checksums_wrong) == (10, 0) for a in report.arms)
+    for a in report.arms:
+        assert a.event_us > 0 and a.host_us > 0
+        assert (a.event_ratio is None) == (a.host_ratio is None) == (a.arm.control is None)
+
+
+def test_a_wrong_replay_shows_in_its_checksums(runtime):
+    """A launch between replays that goes to the graph's own buffer."""
+    probe = Prober(runtime, 4)
+    with runtime.context.current():
+        assert probe.round("copy between")[2] == 0
+        probe._add_y = probe.add_x
+        assert probe.round("copy between")[2] == 4
+    probe.close()
+    good = ArmResult(ARMS[1], 1.0, 1.0, Ratio(1, 1, 1), Ratio(1, 1, 1), 4, 0)
+    assert replace(good, checksums_wrong=3).verdict == "WRONG RESULTS: 3 of 4 checksums differ"
+
+
+def test_the_arms_differ_in_what_they_say(runtime):
+    """The driver's own view: who shares a CUfunction with the graph, and who only a module."""
+    probe = Prober(runtime, 1)
+    separate, shared = probe._separate.functions, probe._shared.functions
+    assert len({f.key for f in separate}) == len({id(f.module) for f in separate}) == CHILDREN
+    assert len({f.key for f in shared}) == 1
+    captured, modules = {f.key for f in separate}, {id(f.module) for f in separate}
+    assert probe._copy.key not in captured and id(probe._copy.module) not in modules
+    assert probe._mate.key not in captured and id(probe._mate.module) in modules
+    probe.close()
+
+
+def test_the_probe_leaves_nothing_behind(runtime, report):
+    before = live_allocations()
+    limit = stack(runtime)
+    probe_isolation(runtime, rounds=1, replays=2, arms=["stack between, pre-sized"])
+    assert live_allocations() == before
+    assert stack(runtime) == limit
+
+
+def stack(runtime) -> int:
+    cu = runtime.context.cu
+    with runtime.context.current():
+        return int(runtime.context.call(cu.cuCtxGetLimit, cu.CUlimit.CU_LIMIT_STACK_SIZE))
+
+
+def test_arms_bring_their_controls(runtime):
+    assert [a.name for a in chosen(["stack between, pre-sized"])] == ["alone", "copy between", "stack between",
+                                                                       "stack between, pre-sized"]  # fmt: skip
+    with pytest.raises(FoxhuntError, match="no arm 'sharing': the arms are alone, shared function"):
+        chosen(["sharing"])
+    with pytest.raises(FoxhuntError, match="checksums are exact up to 4032"):
+        probe_isolation(runtime, 1, 5000)
+
+
+@pytest.mark.parametrize(("ratio", "words"), [
+    (Ratio(1.0, 0.99, 1.01), "costs nothing that can be seen"),
+    (Ratio(1.54, 1.50, 1.60), "costs +54.0%"),
+    (Ratio(1.01, 1.005, 1.05), "costs +1.0%"),
+    (Ratio(0.9, 0.88, 0.95), "is faster by 10.0%"),
+    (Ratio(1.0, 0.7, 1.4), "is not settled (spread 0.70 to 1.40)"),
+])  # fmt: skip
+def test_verdicts(ratio, words):
+    assert judge(ratio) == words
+
+
+def test_the_report_in_words_and_json(report):
+    text = report.text()
+    assert all(f"{arm.name}: {arm.text}: " in text for arm in ARMS)
+    assert "alone: every child with a module of its own, nothing between replays: the baseline" in text
+    found = json.loads(json.dumps(report.to_dict()))
+    assert found["arms"][1]["arm"]["control"] == "alone" and found["arms"][1]["verdict"]
+    assert found["loading"] in ("lazy", "eager")
+
+
+# ---------------------------------------------------------------- floors
+def test_floors_are_measured_and_leave_nothing_behind(runtime):
+    before, modules = live_allocations(), len(runtime.modules)
+    rows = floors.measure_floors(runtime)
+    assert live_allocations() == before and len(runtime.modules) == modules
+    named = {row.what: row for row in rows}
+    assert len(named) == len(rows) == 16
+    for row in rows:
+        assert row.us is None or (row.low <= row.us <= row.high), row
+    assert named["cuGraphLaunch from Python, host side"].us > 0
+    assert named["WHILE node around a body of 60 nodes, an iteration"].us > named["memset node (16 KB)"].us
+    text = floors.text("this device", rows)
+    assert all(row.what in text for row in rows)
+    assert len(json.loads(json.dumps(floors.to_dict("this device", rows)))["floors"]) == 16
