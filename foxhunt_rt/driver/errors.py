@@ -61,7 +61,11 @@ class DriverError(FoxhuntError):
         line = f"{self.call}: {self.name} ({self.code}): {self.text}" + (f" [{place}]" if place else "")
         if self.where.get("report"):
             line += f"; hostsim: {self.where['report']}"
-        return line + ("; the context is dead: restart the process" if self.sticky else "")
+        if not self.sticky:
+            return line
+        known = "child" in self.where or "user" in self.where
+        return f"{line}; the context is dead: restart the process" + (
+            "" if known else ", with FOXHUNT_GRAPH=debug to learn the child and the kernel")  # fmt: skip
 
 
 class OutOfMemory(DriverError):

@@ -13,6 +13,7 @@ from typing import Any
 
 from foxhunt_rt import kernels
 from foxhunt_rt.driver import Buffer, Context, FoxhuntError, Function, LifetimeError, Stream, memset, memset_pattern
+from foxhunt_rt.graph import faults
 from foxhunt_rt.graph.conditional import Flag, writes
 from foxhunt_rt.graph.updates import plain
 
@@ -194,7 +195,9 @@ class Child:
                 if synchronize:
                     stream.synchronize()
             except DriverError as error:
-                raise error.at(child=self.name, kernel=getattr(op, "kernel", type(op).__name__)) from None
+                uses = [(u.field, u.buffer, u.nbytes) for u in op.args.uses] if isinstance(op, KernelOp) else []
+                found = faults.explain(uses, error)
+                raise error.at(child=self.name, kernel=getattr(op, "kernel", type(op).__name__), **found) from None
 
     def must_follow(self, earlier: Child) -> bool:
         """Whether program order over the declared buffers puts an edge from ``earlier`` to this child."""

@@ -103,8 +103,11 @@ class StepGraph:
     def _warm_up(self) -> None:
         """One launch on a state that is put back: the first launch that counts is like every other."""
         saved = self.state.snapshot()
-        with self._context.current():
-            self.executable.launch(self._stream)
+        if self.mode == "debug":  # so that a fault is named here already
+            self.run_ungraphed(synchronize=True)
+        else:
+            with self._context.current():
+                self.executable.launch(self._stream)
         self._stream.synchronize()
         self.state.restore(saved)
 
