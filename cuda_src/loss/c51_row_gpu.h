@@ -56,9 +56,20 @@ struct c51_row {
     }
 };
 
-// Step values, the same for all rows.
+// What the step and the batch say of the row: loaded at once, while the logits are on their way. A load further down would
+// be one more trip to L2 for all.
 struct c51_settings {
-    float v_min, delta_z, q_limit;
+    float v_min, delta_z, q_limit, alpha, smoothing, spike_mass, q_clip, beta, smallest;
+    float ret, discount, priority;
+
+    FX_DEVICE c51_settings(const c51_loss_args &a) {
+        const step_block &step = *a.step;
+        v_min = step.v_min, delta_z = step.delta_z, alpha = step.alpha_c51, smoothing = step.label_smoothing;
+        spike_mass = step.spike_mass, q_clip = step.q_clip, beta = step.beta_per;
+        smallest = __uint_as_float(step.min_priority);
+        ret = a.ret[blockIdx.x], discount = a.discount[blockIdx.x], priority = a.priority[blockIdx.x];
+        q_limit = fx::q_limit(fmaxf(fabsf(v_min), fabsf(step.v_max)));
+    }
 
     FX_DEVICE float atom(int j) const { return v_min + delta_z * (float)j; }
 };
@@ -128,12 +139,9 @@ FX_DEVICE void c51_taken(const c51_loss_args &a, const c51_row &s, const c51_set
 }
 
 // Branch b: double DQN (van Hasselt 2016), projection, losses, the two parts of d without the importance weight.
-FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_settings &z, float ret, float discount,
-                          int b) {
+FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_settings &z, int b) {
     const int lane = (int)(threadIdx.x & 31), N = a.N, K = a.K;
-    const step_block &step = *a.step;
-    const float alpha = step.alpha_c51, keep = 1.0f - step.label_smoothing, uniform = step.label_smoothing / (float)N;
-    const float spike_mass = step.spike_mass, q_clip = step.q_clip, q = s.q[b];
+    const float alpha = z.alpha, keep = 1.0f - z.smoothing, uniform = z.smoothing / (float)N, q = s.q[b];
 
     // The online network chooses at s', the target network values.
     const int first = s.first[b], n = branch_size(a.branch_sizes, b);
@@ -150,7 +158,8 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
     const float inverse = 1.0f / soft.sum;
     FX_ATOMS(j, N) p_next[j] = expf(p_next[j] + logit[j] - soft.top) * inverse;
     __syncwarp();
-    project(p_next, m, N, (ret + discount * z.v_min - z.v_min) * (1.0f / z.delta_z), discount, soft.sum * inverse);
+    project(p_next, m, N, (z.ret + z.discount * z.v_min - z.v_min) * (1.0f / z.delta_z), z.discount,
+            soft.sum * inverse);
     __syncwarp();
 
     // Sums over atoms: mass, y, cross-entropy, squares of the two parts before their factors, mass on the edges.
@@ -161,7 +170,7 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
         sums[0] += m[j], sums[1] += m[j] * z.atom(j), sums[2] -= smooth * log_p[j];
         sums[3] += ce * ce, sums[4] += mse * mse;
         sums[5] += j == 0 || j == N - 1 ? m[j] : 0.0f;
-        spike = spike || m[j] > spike_mass;
+        spike = spike || m[j] > z.spike_mass;
         log_p[j] = alpha * ce, p_next[j] = mse;
     }
     warp_sums(sums);
@@ -170,7 +179,7 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
     FX_ATOMS(j, N) p_next[j] *= mse_factor;
     FX_LANE_0 {
         const float mean = 1.0f / (float)K;
-        const bool terminal = discount == 0.0f;
+        const bool terminal = z.discount == 0.0f;
         float4 *out = reinterpret_cast<float4 *>(s.stats + b * STATS);
         static_assert(STATS == 16 && STAT_Q_MIN == 0 && STAT_LOSS == 2 && STAT_MSE == 4 && STAT_WEIGHT == 8 &&
                           STAT_CE_NORM2 == 12 && STAT_Q_CLIPPED == 14,
@@ -180,7 +189,7 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
         out[1] = make_float4(error * error * mean, fabsf(error) * mean, q * mean, y * mean);
         out[2] = make_float4(b == 0 ? 1.0f : 0.0f, sums[5] * mean, spike && !terminal ? mean : 0.0f,
                              b == 0 && !terminal ? 1.0f : 0.0f);
-        out[3] = make_float4(alpha * alpha * sums[3], mse_factor * mse_factor * sums[4], fabsf(q) > q_clip ? 1.0f : 0.0f,
+        out[3] = make_float4(alpha * alpha * sums[3], mse_factor * mse_factor * sums[4], fabsf(q) > z.q_clip ? 1.0f : 0.0f,
                              0.0f);
         a.next_action[blockIdx.x * K + b] = best;
         guard_mass(a.guard, GUARD_DDQN, blockIdx.x, sums[0]);
@@ -190,15 +199,14 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
 }
 
 // Importance weight (Schaul 2016) of the row; checks of what was drawn.
-FX_DEVICE void c51_weight(const c51_loss_args &a, const c51_row &s, float ret, float discount) {
-    const float priority = a.priority[blockIdx.x];  // 0: nothing could be drawn, a fault; the row then weighs nothing
-    const float smallest = __uint_as_float(a.step->min_priority);
-    const float weight = priority > 0.0f ? powf(smallest / priority, a.step->beta_per) : 0.0f;
+FX_DEVICE void c51_weight(const c51_loss_args &a, const c51_row &s, const c51_settings &z) {
+    // Priority 0: nothing could be drawn, a fault; the row then weighs nothing.
+    const float weight = z.priority > 0.0f ? powf(z.smallest / z.priority, z.beta) : 0.0f;
     FX_LANE_0 {
         *s.weight = weight;
-        if (!(priority > 0.0f)) guard_raise(a.guard, GUARD_DDQN, CHECK_EMPTY, blockIdx.x, priority);
-        guard_finite(a.guard, GUARD_DDQN, blockIdx.x, ret);
-        guard_finite(a.guard, GUARD_DDQN, blockIdx.x, discount);
+        if (!(z.priority > 0.0f)) guard_raise(a.guard, GUARD_DDQN, CHECK_EMPTY, blockIdx.x, z.priority);
+        guard_finite(a.guard, GUARD_DDQN, blockIdx.x, z.ret);
+        guard_finite(a.guard, GUARD_DDQN, blockIdx.x, z.discount);
         guard_finite(a.guard, GUARD_DDQN, blockIdx.x, weight);
     }
 }
@@ -256,15 +264,14 @@ FX_DEVICE void c51_row_gpu(const c51_loss_args &a, float *shared) {
             FX_FOR(q, a.Np / 4)
                 copy_async(shared + pass * a.Np + 4 * q, from + (int64_t)pass * a.B * a.Np + 4 * q);
     }
-    const float ret = a.ret[blockIdx.x], discount = a.discount[blockIdx.x];
-    c51_settings z{a.step->v_min, a.step->delta_z, a.step->v_max};
+    const int action = a.action[blockIdx.x];
+    const c51_settings z(a);
     FX_FOR(b, K) {
         const int first = branch_first(a.branch_sizes, b), n = branch_size(a.branch_sizes, b);
         s.first[b] = first;
-        s.taken[b] = first + branch_action(a.branch_sizes, K, a.action[blockIdx.x], b);
+        s.taken[b] = first + branch_action(a.branch_sizes, K, action, b);
         for (int i = 0; i < n; ++i) s.branch[first + i] = (uint8_t)b;
     }
-    z.q_limit = q_limit(fmaxf(fabsf(z.v_min), fabsf(z.q_limit)));
     copy_async_wait();
     __syncthreads();
     FX_ROWS(r, 3 * K) c51_base(a, s, r);
@@ -272,10 +279,10 @@ FX_DEVICE void c51_row_gpu(const c51_loss_args &a, float *shared) {
     FX_ROWS(r, S + K + 1) {
         if (r < S) c51_next(a, s, z, r);
         else if (r < S + K) c51_taken(a, s, z, r - S);
-        else c51_weight(a, s, ret, discount);
+        else c51_weight(a, s, z);
     }
     __syncthreads();
-    FX_ROWS(b, K) c51_branch(a, s, z, ret, discount, b);
+    FX_ROWS(b, K) c51_branch(a, s, z, b);
     __syncthreads();
     FX_ROWS(r, K + 1) {
         if (r < K) c51_write_branch(a, s, r);

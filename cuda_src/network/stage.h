@@ -46,10 +46,6 @@ FX_DEVICE along_columns stage_left(const along_columns &a, float *to, int, int t
 }
 FX_DEVICE ones stage_left(const ones &a, float *, int, int, int, int, int) { return a; }
 
-// Where stage_left puts its operand.
-FX_DEVICE along_rows staged(const along_rows &, const float *at, int ld, int) { return {at, ld}; }
-FX_DEVICE along_columns staged(const along_columns &, const float *at, int, int rows) { return {at, rows}; }
-
 // product() of the tile at (row, column) of the block's region; every thread of the block calls it. Rows of the region
 // beyond `last` repeat it; `works` is false for threads without a tile.
 template <int ROWS, class A>
@@ -66,15 +62,41 @@ FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b,
     }
 }
 
+// Copies a stage of a big tile: fixed strides, so that only shifts find a thread's place, and loops of fixed length.
+// rows x BIG_STAGE_STEPS along the rows of a left operand:
+FX_DEVICE void fill_left(const along_rows &a, float *to, int t, int steps, int, int last) {
+    constexpr int ACROSS = BIG_STAGE_STEPS / 4;
+#pragma unroll 4
+    for (int e = (int)threadIdx.x; e < LINEAR_BIG_ROWS * ACROSS; e += (int)blockDim.x) {
+        const int r = e / ACROSS, q = e % ACROSS * 4;
+        if (q < steps) copy_async(to + r * BIG_STAGE_LD + q, a.p + (size_t)min(r, last) * a.ld + t + q);
+    }
+}
+// BIG_STAGE_STEPS x width, of either operand:
+FX_DEVICE void fill_steps(float *to, const float *from, int ld, int steps, int width) {
+    constexpr int ACROSS = LINEAR_MAX_COLS / 4;
+#pragma unroll 4
+    for (int e = (int)threadIdx.x; e < BIG_STAGE_STEPS * ACROSS; e += (int)blockDim.x) {
+        const int r = e / ACROSS, q = e % ACROSS * 4;
+        if (r < steps && q < width) copy_async(to + r * LINEAR_MAX_COLS + q, from + (size_t)r * ld + q);
+    }
+}
+FX_DEVICE void fill_left(const along_columns &a, float *to, int t, int steps, int rows, int) {
+    fill_steps(to, a.p + (size_t)t * a.ld, a.ld, steps, rows);
+}
+FX_DEVICE along_rows staged(const along_rows &, const float *at) { return {at, BIG_STAGE_LD}; }
+FX_DEVICE along_columns staged(const along_columns &, const float *at) { return {at, LINEAR_MAX_COLS}; }
+static_assert(LINEAR_BIG_ROWS == LINEAR_MAX_COLS, "fill_steps serves both operands");
+
 // The same for big tiles, where it is throughput that counts: the next stage is on its way during the products.
 template <class A>
 FX_DEVICE void block_product_big(tile<BIG_ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows,
                                  int last, int cols, int row, int column, bool works) {
     auto fill = [&](int t) {
         auto &to = s.big[t / BIG_STAGE_STEPS & 1];
-        int steps = min(BIG_STAGE_STEPS, n - t);
-        stage_left(a, to.a, BIG_STAGE_LD, t, steps, rows, last);
-        copy_block(to.b, LINEAR_MAX_COLS, b + (size_t)t * ldb, ldb, steps, steps, cols);
+        const int steps = min(BIG_STAGE_STEPS, n - t);
+        fill_left(a, to.a, t, steps, rows, last);
+        fill_steps(to.b, b + (size_t)t * ldb, ldb, steps, cols);
     };
     fill(0);
     for (int t = 0; t < n; t += BIG_STAGE_STEPS) {
@@ -83,8 +105,9 @@ FX_DEVICE void block_product_big(tile<BIG_ROWS> &acc, int n, const A &a, const f
         if (t + BIG_STAGE_STEPS < n) fill(t + BIG_STAGE_STEPS);
         auto &from = s.big[t / BIG_STAGE_STEPS & 1];
         if (!works) continue;
-        const A left = staged(a, from.a, BIG_STAGE_LD, rows).row(row);
-        int steps = min(BIG_STAGE_STEPS, n - t), u = 0;
+        const A left = staged(a, from.a).row(row);
+        const int steps = min(BIG_STAGE_STEPS, n - t);
+        int u = 0;
 #pragma unroll 1
         for (; u + BIG_STEPS <= steps; u += BIG_STEPS)
             product_steps<BIG_STEPS, BIG_ROWS>(acc, u, left, from.b + column, LINEAR_MAX_COLS);
@@ -93,8 +116,9 @@ FX_DEVICE void block_product_big(tile<BIG_ROWS> &acc, int n, const A &a, const f
     }
 }
 
-// to[r*ldt + c] = from[min(r, last)*ld + c] for r < height, c < width: rows longer than the block.
-FX_DEVICE void copy_long_rows(float *to, int ldt, const float *from, int ld, int height, int last, int width) {
+// to[r*ldt + c] = from[min(r, last)*ld + c] for r < height, c < width: several short rows at once, long rows one by one.
+FX_DEVICE void copy_rows(float *to, int ldt, const float *from, int ld, int height, int last, int width) {
+    if (width <= 2 * (int)blockDim.x) return copy_block(to, ldt, from, ld, height, last, width);
     for (int r = 0; r < height; ++r)
         for (int q = 4 * (int)threadIdx.x; q < width; q += 4 * (int)blockDim.x)
             copy_async(to + r * ldt + q, from + (size_t)min(r, last) * ld + q);
@@ -117,8 +141,8 @@ FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, 
         int width = min(most, n - q);
         float *sw = s.rows + rows * ld_stage;
         if (q > 0) __syncthreads();
-        copy_long_rows(s.rows, ld_stage, x + q, ld, rows, last, width);
-        copy_long_rows(sw, ld_stage, w + q, ld, cols, cols, width);
+        copy_rows(s.rows, ld_stage, x + q, ld, rows, last, width);
+        copy_rows(sw, ld_stage, w + q, ld, cols, cols, width);
         copy_async_wait();
         __syncthreads();
         if (works)
