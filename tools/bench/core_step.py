@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -39,7 +40,9 @@ CONFIGURATIONS = {
 
 
 def commit() -> str:
-    """The commit that is measured, with a mark when the tree differs from it."""
+    """The commit that is measured, with a mark when the tree differs from it; FOXHUNT_COMMIT names it where git cannot."""
+    if os.environ.get("FOXHUNT_COMMIT"):
+        return os.environ["FOXHUNT_COMMIT"]
     root = HERE.parent.parent
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, text=True, capture_output=True, check=True)
