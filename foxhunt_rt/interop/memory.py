@@ -6,6 +6,7 @@ see is an owner who moves its data (``resize_``): wrap such memory again and reb
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -35,7 +36,7 @@ def wrap(rt: Runtime, array: Any, label: str) -> Buffer:
     Returns
     -------
     DeviceBuffer or MappedBuffer
-        Read-only when the producer says so: then no child may declare to write it.
+        Read-only when the producer says so, or is JAX, whose arrays never change: then no child may declare to write it.
 
     Raises
     ------
@@ -69,6 +70,8 @@ def from_dlpack(rt: Runtime, array: Any, label: str) -> Buffer:
         found = dlpack.consume(capsule, label)
     except FoxhuntError as error:
         raise ForeignMemoryError(str(error)) from None
+    if type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):  # which does not set the flag
+        found = dataclasses.replace(found, read_only=True)
     try:
         _check_size(found.shape, label)
         nbytes = math.prod(found.shape) * found.dtype.itemsize

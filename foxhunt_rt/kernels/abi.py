@@ -41,12 +41,14 @@ _ELEMENTS: dict[str, np.dtype[Any]] = {
 
 
 class Abi:
-    """The structs and constants of one folder of headers.
+    """The structs and constants of one folder of headers, and of further ones that build on it.
 
     Parameters
     ----------
     folder : Path
         Holds ``types.h`` and the other headers.
+    *more : Path
+        Folders whose headers use its structs.
 
     Raises
     ------
@@ -54,9 +56,9 @@ class Abi:
         When a header breaks a rule; the message names file and line.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: Path) -> None:
         try:
-            headers = read_headers(folder)
+            headers = read_headers(folder, *more)
         except HeaderError as error:
             raise AbiError(str(error)) from None
         self.structs = headers.structs
@@ -116,10 +118,20 @@ def _near(name: str, known: dict[str, Any]) -> str:
     return f": did you mean {close[0]}?" if close else ": see cuda_src/abi"
 
 
+_added: list[Path] = []
+
+
 @functools.cache
 def default() -> Abi:
-    """The ABI of the kernels this package was built with."""
-    return Abi(NATIVE / "abi")
+    """The ABI of the kernels this package was built with, and of those added since (`foxhunt_rt.kernels.add`)."""
+    return Abi(NATIVE / "abi", *_added)
+
+
+def add(folder: Path) -> None:
+    """Adds a folder of headers to the default. One that breaks a rule raises AbiError and adds nothing."""
+    Abi(NATIVE / "abi", *_added, folder)
+    _added.append(folder)
+    default.cache_clear()
 
 
 def struct(name: str) -> StructInfo:

@@ -116,8 +116,8 @@ class _RawStruct:
     fields: list[tuple[int, re.Match[str]]]
 
 
-def read_headers(folder: Path) -> Headers:
-    """Parse ``types.h`` and then the other headers of a folder, by name.
+def read_headers(folder: Path, *more: Path) -> Headers:
+    """Parse ``types.h`` and then the other headers of a folder, by name, and after them those of ``more`` folders.
 
     Raises
     ------
@@ -127,6 +127,7 @@ def read_headers(folder: Path) -> Headers:
     files = sorted(folder.glob("*.h"), key=lambda path: (path.name != "types.h", path.name))
     if not files:
         raise HeaderError(f"{folder} holds no headers: build the native part with `python tools/build.py`")
+    files += [path for extra in more for path in sorted(extra.glob("*.h"))]
     ffi = cffi.FFI()
     structs: dict[str, StructInfo] = {}
     constants: dict[str, int] = {}

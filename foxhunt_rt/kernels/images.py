@@ -19,7 +19,7 @@ from pathlib import Path
 from foxhunt_rt.kernels.abi import NATIVE
 from foxhunt_rt.kernels.errors import ArchitectureError, KernelNotFound
 
-__all__ = ["Image", "Images", "KernelInfo", "find", "kernel", "kernels"]
+__all__ = ["Image", "Images", "KernelInfo", "add", "find", "kernel", "kernels"]
 
 # What x86-64-v3 asks for beyond what every x86-64 has, as /proc/cpuinfo spells it (abm is lzcnt).
 _V3 = frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"})
@@ -143,16 +143,43 @@ def default() -> Images:
     return Images(NATIVE)
 
 
+_added: list[Images] = []
+
+
+def add(folder: Path) -> list[str]:
+    """Adds the images of a folder, and returns the names of their kernels. Its names must be new, those of images too.
+
+    Raises
+    ------
+    KernelNotFound
+        The folder holds no ``kernels.json``, or a name of it is taken.
+    """
+    images = Images(folder)
+    stems = {info.image for info in kernels().values()}
+    for name, info in images.kernels.items():
+        if name in kernels() or info.image in stems:
+            raise KernelNotFound(f"{folder}: kernel {name} or its image {info.image} has the name of another: rename it")
+    _added.append(images)
+    return list(images.kernels)
+
+
+def _holder(name: str) -> Images:
+    return next((images for images in _added if name in images.kernels), default())
+
+
 def kernel(name: str) -> KernelInfo:
-    """`Images.kernel` of the package."""
-    return default().kernel(name)
+    """`Images.kernel` of the package and of what was added."""
+    return _holder(name).kernel(name)
 
 
 def kernels() -> dict[str, KernelInfo]:
-    """Every kernel of the package by name."""
-    return dict(default().kernels)
+    """Every kernel of the package by name, and of what was added."""
+    found = dict(default().kernels)
+    for images in _added:
+        found |= images.kernels
+    return found
 
 
 def find(kernel: str, arch: str) -> Image:
-    """`Images.find` of the package."""
-    return default().find(kernel, arch)
+    """`Images.find` of the package and of what was added."""
+    return _holder(kernel).find(kernel, arch)

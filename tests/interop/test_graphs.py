@@ -179,6 +179,8 @@ def test_a_cuda_core_graph_is_a_child(runtime: Runtime, built: list[StepGraph]) 
         runtime.context.call(runtime.context.cu.cuMemsetD32Async, x.ptr, 0x40000000, N,
                              runtime.context.cu.CUstream(stream_handle(builder.stream)))  # fmt: skip
     builder.end_building()
+    if not hasattr(builder, "graph_definition"):
+        pytest.skip("this cuda.core keeps its graph to itself")
     step, total = composed(runtime, built, builder, x)
     step.launch()
     step.launch()

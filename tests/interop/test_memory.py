@@ -212,6 +212,8 @@ def test_jax_arrays_are_read_in_place(runtime: Runtime) -> None:
     buffer = from_dlpack(runtime, array, "jax")
     np.testing.assert_array_equal(buffer.to_numpy(), np.arange(N) * 2)
     assert buffer.ptr == array.unsafe_buffer_pointer()
+    with pytest.raises(DeclarationError, match="read-only"):
+        runtime.plan("bad").child("bad", reads=[], writes=[buffer])
 
 
 def test_our_own_buffers_come_back(runtime: Runtime) -> None:
