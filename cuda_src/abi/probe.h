@@ -18,3 +18,13 @@ typedef struct {
     int32_t n;        //@ elements, >= 1
     int32_t capacity; //@ entries of sums
 } checksum_args;
+
+typedef struct {
+    const float *x; //@ in f32[rows*inner]
+    const float *w; //@ in f32[inner*cols]
+    float *y;       //@ out f32[rows*cols]   y = x w
+    int32_t rows;   //@ >= 1
+    int32_t inner;  //@ >= 1
+    int32_t cols;   //@ >= 1
+    uint32_t pad0_; //@ pad
+} naive_product_args;

@@ -1,4 +1,5 @@
-// Kernels that a probe measures with: one that lasts, one with a stack frame, one that leaves a checksum of every step.
+// Kernels that a probe measures with: one that lasts, one with a stack frame, one that leaves a checksum of every step, one
+// that does a little work.
 #include "lib/kernel.h"
 #include "lib/reduce.h"
 #include "abi/types.h"
@@ -32,4 +33,14 @@ FX_KERNEL_ANYBLOCK(checksum) {
         a.sums[k % (uint32_t)a.capacity] = s;
         a.count[0] = k + 1;
     }
+}
+
+// One thread a result, straight from memory: what a small kernel costs that does some work.
+FX_KERNEL(naive_product) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= a.rows * a.cols) return;
+    int row = i / a.cols, col = i % a.cols;
+    float sum = 0.0f;
+    for (int k = 0; k < a.inner; ++k) sum += a.x[row * a.inner + k] * a.w[k * a.cols + col];
+    a.y[i] = sum;
 }

@@ -128,7 +128,7 @@ def measure_floors(runtime: Runtime) -> list[Floor]:
             rows = _host(probe)
             rows.append(_row("one dependent kernel node inside a graph", _each(long, short, 3 * CHAIN), "1.0", said))
             rows += [*_children(probe), *_plain_nodes(probe), _programmatic(probe)]
-            rows += [*_mapped(probe), *_conditionals(probe)]
+            rows += [*_mapped(probe), *_products(probe), *_conditionals(probe)]
     finally:
         runtime.synchronize()
         probe.close()
@@ -235,6 +235,25 @@ def _mapped(probe: FloorProbe) -> list[Floor]:
             *(_row(f"the same of mapped memory, {n} block{'s' * (n > 1)}", chain(mapped, result, n), h200)
               for n, h200 in ((1, "31"), (4, "80"), (132, "259 to 2,077"))),
             _row("15 kernels that each write one word of mapped memory, 1 block", chain(word, out, 1), "16.5")]  # fmt: skip
+
+
+def _products(probe: FloorProbe) -> list[Floor]:
+    """Small kernels that work: a chain in which each reads the same factors, as dependent as an empty one."""
+    rows = []
+    for inner, cols, h200 in ((64, 64, "3.0"), (64, 765, "3.7")):
+        x, w = (probe.runtime.zeros(n, np.float32, "floor.factor") for n in (64 * inner, inner * cols))
+        y = probe.runtime.zeros(64 * cols, np.float32, "floor.product")
+        packed = kernels.pack("naive_product", dict(x=x, w=w, y=y, rows=64, inner=inner, cols=cols))
+
+        def issue(stream: Stream, packed: kernels.PackedArgs = packed, blocks: int = -(-64 * cols // 256)) -> None:
+            for _ in range(CHAIN):
+                probe.function("naive_product").launch((blocks,), (256,), packed.params, stream)
+
+        samples = [s / CHAIN for s in probe.replay(probe.captured(issue))]
+        rows.append(_row(f"a real small kernel in the chain: a naive 64 x {inner} x {cols} product", samples, h200))
+        for buffer in (x, w, y):
+            buffer.free()
+    return rows
 
 
 def _conditionals(probe: FloorProbe) -> list[Floor]:

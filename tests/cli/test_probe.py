@@ -25,7 +25,7 @@ def test_some_arms_only(cli: Cli):
 def test_floors(cli: Cli):
     done = cli("probe", "floors", "--json")
     assert done.code == 0, done.err
-    assert len(done.json["floors"]) == 16
+    assert len(done.json["floors"]) == 18
     assert "one dependent kernel node inside a graph" in done.out
 
 

@@ -43,6 +43,15 @@ def test_the_stack_walk_computes_what_it_says(runtime):
     assert y.to_numpy()[0] == np.float32(total)
 
 
+def test_the_naive_product(runtime):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((7, 61)).astype(np.float32)
+    y = runtime.zeros((5, 61), np.float32, "y")
+    args = dict(x=runtime.array(x, "x"), w=runtime.array(w, "w"), y=y, rows=5, inner=7, cols=61)
+    runtime.ungraphed("probe test").launch("naive_product", (3,), (128,), args)
+    np.testing.assert_allclose(y.to_numpy(), x.astype(np.float64) @ w, rtol=1e-5, atol=1e-5)
+
+
 def test_spin_keeps_the_device_busy(runtime):
     runtime.synchronize()
     started = time.perf_counter()
@@ -138,11 +147,11 @@ def test_floors_are_measured_and_leave_nothing_behind(runtime):
     rows = floors.measure_floors(runtime)
     assert live_allocations() == before and len(runtime.modules) == modules
     named = {row.what: row for row in rows}
-    assert len(named) == len(rows) == 16
+    assert len(named) == len(rows) == 18
     for row in rows:
         assert row.us is None or (row.low <= row.us <= row.high), row
     assert named["cuGraphLaunch from Python, host side"].us > 0
     assert named["WHILE node around a body of 60 nodes, an iteration"].us > named["memset node (16 KB)"].us
     text = floors.text("this device", rows)
     assert all(row.what in text for row in rows)
-    assert len(json.loads(json.dumps(floors.to_dict("this device", rows)))["floors"]) == 16
+    assert len(json.loads(json.dumps(floors.to_dict("this device", rows)))["floors"]) == 18
