@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +48,7 @@ class Graph:
         self.handle = handle if handle is not None else context.call(context.cu.cuGraphCreate, 0)
         self._finalizer: Callable[[], object] = lambda: None
         if owned:
-            self._finalizer = weakref.finalize(self, _destroy_graph, context, self.handle)
+            self._finalizer = context.finalize(self, _destroy_graph, self.handle)
 
     def clone(self) -> Graph:
         """A copy that this process owns. The driver refuses graphs with conditional, allocation or free nodes."""
@@ -69,17 +68,20 @@ class Graph:
                    after: Sequence[Any], shared: int = 0) -> Any:  # fmt: skip
         """Adds a kernel node; ``params`` as in `Function.launch`, copied by the driver. Returns the node."""
         p = kernel_params(function, grid, block, params, shared)
-        return self.context.call(self.context.cu.cuGraphAddKernelNode, self.handle, list(after), len(after), p)
+        with self.context.current():
+            return self.context.call(self.context.cu.cuGraphAddKernelNode, self.handle, list(after), len(after), p)
 
     def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
                    shared: int = 0) -> None:  # fmt: skip
         """Replaces the parameters of a kernel node. Executables made before keep theirs."""
         p = kernel_params(function, grid, block, params, shared)
-        self.context.call(self.context.cu.cuGraphKernelNodeSetParams, node, p)
+        with self.context.current():
+            self.context.call(self.context.cu.cuGraphKernelNodeSetParams, node, p)
 
     def conditional_handle(self) -> Any:
         """A handle for one conditional node of this graph. A kernel must set it in every launch before the node is reached."""
-        return self.context.call(self.context.cu.cuGraphConditionalHandleCreate, self.handle, self.context.handle, 0, 0)
+        with self.context.current():
+            return self.context.call(self.context.cu.cuGraphConditionalHandleCreate, self.handle, self.context.handle, 0, 0)
 
     def add_conditional(self, kind: str, handle: Any, after: Sequence[Any]) -> tuple[Any, Graph]:
         """Adds an ``"IF"`` or ``"WHILE"`` node; returns it and its body, an empty graph that belongs to the node."""
@@ -90,7 +92,8 @@ class Graph:
         p.conditional.type = getattr(cu.CUgraphConditionalNodeType, f"CU_GRAPH_COND_TYPE_{kind}")
         p.conditional.size = 1
         p.conditional.ctx = self.context.handle
-        node = self.context.call(cu.cuGraphAddNode, self.handle, list(after), None, len(after), p)
+        with self.context.current():
+            node = self.context.call(cu.cuGraphAddNode, self.handle, list(after), None, len(after), p)
         return node, Graph(self.context, p.conditional.phGraph_out[0], owned=False)
 
     def nodes(self, handle: Any | None = None) -> list[Node]:
@@ -175,7 +178,7 @@ class GraphExec:
     def __init__(self, context: Context, handle: Any, stream: Stream, graph: Graph) -> None:
         self.context, self.handle, self.graph = context, handle, graph
         self._launch = context.cu.cuGraphLaunch
-        self._finalizer = weakref.finalize(self, _destroy_exec, context, handle, stream)
+        self._finalizer = context.finalize(self, _destroy_exec, handle, stream)
 
     def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
                    shared: int = 0) -> None:  # fmt: skip
@@ -285,6 +288,8 @@ def capture(stream: Stream) -> Iterator[Capture]:
             try:
                 handle = context.call(cu.cuStreamEndCapture, stream.handle)
             except DriverError as error:
+                if "STREAM_CAPTURE" not in error.name:
+                    raise
                 raise CaptureError(f"the capture was invalidated ({error.name}): something illegal in a capture ran in "
                                    "it, such as a synchronization or an allocation") from error  # fmt: skip
             result.graph = Graph(context, handle)
