@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec
-from foxhunt_rt.graph import dot
+from foxhunt_rt.graph import dot, launch_map
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
 from foxhunt_rt.graph.plan import Composer, StepPlan
@@ -74,11 +74,14 @@ class StepGraph:
             self.composition = composer.compose(self.graphs, self._conditions, self._loop)
             composer.mark("compose")
             self.executable: GraphExec = composer.instantiate(self.composition.parent)
+        self._plain = mode == "on" and self._loop is None  # a launch is one call, and nothing else
         self._child_executables: list[GraphExec] | None = None
         self._single: tuple[Composition, GraphExec] | None = None
         self._nodes: list[NodeName] | None = None
         self._name_what_is_used()
         self._pin(1)
+        if launch_map.wanted():
+            launch_map.note_plan(plan.name, self.children)
         self._warm_up()
         composer.mark("warm_up")
 
@@ -126,6 +129,11 @@ class StepGraph:
             what is queued there afterwards follows the step. The host waits for neither.
         """
         started = time.perf_counter_ns()
+        if self._plain and steps in (None, 1) and stream is None and self._context.is_current:  # the usual launch
+            self._context.check_usable()
+            self.executable.launch(self._stream)
+            self.launch_ns = time.perf_counter_ns() - started
+            return
         if stream is not None:
             self._stream.wait(stream)
         wanted = self.steps_per_launch if steps is None else steps
@@ -386,7 +394,7 @@ class StepGraph:
         """Waits for the stream, destroys the executables and lets go of buffers and modules. Idempotent."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._plain = True, False
         self.executable.close()
         self._close_copies()
         for graph in [self.composition.parent, *self.graphs]:

@@ -98,6 +98,10 @@ class FoldRun:
         FoldRun.Stopped
             `stop` was true.
         """
+        with self.world.runtime.context.current():  # once, not at every launch
+            return self._run()
+
+    def _run(self) -> FoldReport:
         world, train = self.world, self.world.config.train
         self.normalizer = world.enter(self.fold, self.seed)
         self._walk_randomly()

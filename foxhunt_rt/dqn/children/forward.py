@@ -138,7 +138,7 @@ def _linear(
 ) -> None:
     weight, bias = layer.weight, layer.bias
     padded = [*x, None, None]
-    height, width = region(rows, layer.n_padded, len(x), 96)  # an H200 has 132 multiprocessors
+    height, width = region(rows, layer.n_padded, len(x), 128)  # an H200 has 132 multiprocessors
     grid = (-(-layer.n_padded // width), -(-rows // height), len(x))
     child.launch(
         "linear_forward",
