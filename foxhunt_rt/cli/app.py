@@ -27,6 +27,7 @@ COMMANDS = {
     "graph": "the step graph: children, kernels, modules, nodes, longest chain",
     "profile": "where the time of a step goes, by child and by launch, and the known causes of a slow one",
     "probe": "measure this device: what sharing functions costs (isolation), what each kind of work is charged (floors)",
+    "sanitize": "run a command under compute-sanitizer; name child, kernel, argument and allocation of what it finds",
     "verify": "check that a replayed step equals the same launches one by one, bit for bit",
 }
 

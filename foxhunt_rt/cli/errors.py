@@ -39,6 +39,7 @@ _CODES = (
     ("foxhunt_rt.kernels.errors", "KernelNotFound", ExitCode.MACHINE),
     ("foxhunt_rt.kernels.errors", "AbiError", ExitCode.MACHINE),
     ("foxhunt_rt._optional", "MissingExtra", ExitCode.MACHINE),
+    ("foxhunt_rt.cli.sanitize", "SanitizerMissing", ExitCode.MACHINE),
     ("foxhunt_rt.dqn.guard", "GuardFault", ExitCode.GUARD),
 )
 
