@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from foxhunt_rt import driver, kernels
 from foxhunt_rt.driver import Context, Device, DeviceBuffer, DriverError, MappedBuffer, Stream
+from foxhunt_rt.graph import launch_map
 from foxhunt_rt.graph.child import check_dims
 from foxhunt_rt.graph.isolation import Isolation, Ledger
 from foxhunt_rt.graph.modules import ModulePool
@@ -128,6 +129,8 @@ class UngraphedUser:
         """Checks the arguments as `Child.launch` does and launches now. Does not synchronize."""
         check_dims(kernel, grid, block)
         packed = kernels.pack(kernel, args)
+        if launch_map.wanted():
+            launch_map.note(self.name, packed)
         function = self._functions.get(kernel)
         context = self.runtime.context
         with context.current():
