@@ -11,12 +11,12 @@
 /* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. */
 typedef struct {
     const float *x0;          //@ in f32[R*Kp]             (R, Kp) input of pass 0
-    const float *x1;          //@ in f32[R*Kp] optional    (R, Kp) input of pass 1; null when passes < 2
-    const float *x2;          //@ in f32[R*Kp] optional    (R, Kp) input of pass 2; null when passes < 3
+    const float *x1;          //@ in f32[(passes+1)/3*R*Kp] if_any     (R, Kp) input of pass 1; null when passes < 2
+    const float *x2;          //@ in f32[passes/3*R*Kp] if_any         (R, Kp) input of pass 2; null when passes < 3
     const float *w;           //@ in f32[Kp*Np]            (Kp, Np) weights of passes 0 and 1
     const float *bias;        //@ in f32[Np]               (Np,)
-    const float *w_target;    //@ in f32[Kp*Np] optional   (Kp, Np) weights of pass 2
-    const float *bias_target; //@ in f32[Np] optional      (Np,)
+    const float *w_target;    //@ in f32[passes/3*Kp*Np] if_any        (Kp, Np) weights of pass 2; null when passes < 3
+    const float *bias_target; //@ in f32[passes/3*Np] if_any           (Np,) the same
     float *y;                 //@ out f32[passes*R*Np]     (passes, R, Np)
     int32_t passes;           //@ 1 to 3
     int32_t R;                //@ rows

@@ -35,7 +35,7 @@ _FIELD = re.compile(
     r"^\s*(?P<const>const\s+)?(?P<type>\w+)\s*(?P<star>\*?)\s*(?P<name>\w+)\s*(?:\[(?P<length>\w+)\])?\s*;(?P<rest>.*)$"
 )
 _POINTER = re.compile(
-    r"^(?P<direction>in|out|inout)\s+(?P<element>\w+)\s*\[(?P<count>[^\]]*)\](?:\s+(?P<optional>optional)\b)?(?P<rest>.*)$"
+    r"^(?P<direction>in|out|inout)\s+(?P<element>\w+)\s*\[(?P<count>[^\]]*)\](?:\s+(?P<optional>optional|if_any)\b)?(?P<rest>.*)$"
 )
 _DEFINE = re.compile(r"^\s*#\s*define\s+(?P<name>\w+)(?P<value>.*)$")
 _PAD = re.compile(r"^pad\d+_$")
@@ -66,6 +66,8 @@ class Field:
         Elements the launch may touch; None when the header says ``[?]``, and for scalars.
     optional : bool
         Whether null is allowed.
+    if_any : bool
+        Whether null is allowed where `count` is 0, and there alone.
     comment : str
     """
 
@@ -80,6 +82,7 @@ class Field:
     element: str = ""
     count: Expression | None = None
     optional: bool = False
+    if_any: bool = False
     comment: str = ""
 
 
@@ -253,20 +256,24 @@ def _field(
         raise _fail(file, number, f"{name}: only argument structs (named <kernel>_args) hold pointers")
     if match["length"]:
         raise _fail(file, number, f"{name}: arrays of pointers are not supported: one field a pointer")
-    form = "`//@ in|out|inout type[count] [optional]   comment`"
+    form = "`//@ in|out|inout type[count] [optional|if_any]   comment`"
     parsed = _POINTER.match(annotation) if annotation is not None else None
     if parsed is None:
         raise _fail(file, number, f"{name}: a pointer needs an annotation {form}")
-    if parsed["rest"].startswith(" ") and re.match(r" ?opt", parsed["rest"]):  # optinal, opt: not a comment but a slip
-        raise _fail(file, number, f"{name}: {parsed['rest'].strip()!r} after the annotation: write `optional`, or two "
-                                  "spaces before a comment")  # fmt: skip
+    slip = parsed["rest"].strip()  # optinal, opt: one space, so not a comment
+    if parsed["rest"].startswith(" ") and re.match(r" ?(?:opt|if_)", parsed["rest"]):
+        raise _fail(file, number, f"{name}: {slip!r} after the annotation: write `optional` or `if_any`, or two spaces "
+                                  "before a comment")  # fmt: skip
+    if parsed["optional"] == "if_any" and parsed["count"].strip() == "?":
+        raise _fail(file, number, f"{name}: if_any needs a count that may be 0; write it, or `optional`")
     _check_pointer(file, number, match, parsed, structs)
     return {
         "is_pointer": True,
         "direction": parsed["direction"],
         "element": parsed["element"],
         "count": _count(file, number, name, parsed["count"], integers, constants),
-        "optional": parsed["optional"] is not None,
+        "optional": parsed["optional"] == "optional",
+        "if_any": parsed["optional"] == "if_any",
         "comment": parsed["rest"].strip(),
     }
 

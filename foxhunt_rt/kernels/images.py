@@ -158,7 +158,9 @@ def add(folder: Path) -> list[str]:
     stems = {info.image for info in kernels().values()}
     for name, info in images.kernels.items():
         if name in kernels() or info.image in stems:
-            raise KernelNotFound(f"{folder}: kernel {name} or its image {info.image} has the name of another: rename it")
+            raise KernelNotFound(
+                f"{folder}: kernel {name} or its image {info.image} has the name of another: rename it"
+            )
     _added.append(images)
     return list(images.kernels)
 

@@ -153,7 +153,7 @@ def _check_names(kernel: str, info: StructInfo, args: Mapping[str, Any]) -> None
         if field.name in args or field.is_pad:
             continue
         mend = "give a buffer"
-        if field.optional:
+        if field.optional or field.if_any:
             mend = "give a buffer, or None to leave it out"
         elif not field.is_pointer:
             mend = "give a number"
@@ -197,6 +197,11 @@ def _pointer(kernel: str, field: Field, value: Any, scalars: Mapping[str, int], 
     if value is None:
         if field.optional:
             return None
+        if field.if_any and field.count is not None:
+            if not (count := _elements(kernel, field, scalars)):
+                return None
+            raise ArgumentError(kernel, name, f"None, but the launch touches {count:,} elements ([{field.count.text}]): give a "
+                                "buffer (None is for where there are none)")  # fmt: skip
         raise ArgumentError(kernel, name, "None, but the kernel uses it: give a buffer (None is for optional fields)")
     if not all(hasattr(value, attribute) for attribute in ("alive", "label", "ptr", "nbytes", "dtype")):
         what = "a raw address" if isinstance(value, (int, np.integer)) else f"a {type(value).__name__}"

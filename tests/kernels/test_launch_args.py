@@ -71,6 +71,23 @@ def test_a_null_pointer_is_refused_before_the_launch(abi: Abi) -> None:
         pack("scale", arguments(abi, x=FakeBuffer(0, 96, F32, "x")), abi)
 
 
+def test_null_is_allowed_where_nothing_is_touched_and_there_alone(make_abi: Any) -> None:
+    """K5: the third pass of a kernel must have its input, the first two need none."""
+    text = (
+        "typedef struct {\n    const float *x;  //@ in f32[passes/3*4] if_any   null: no third pass\n"
+        "    int32_t passes;  //@ p\n    uint32_t pad0_;  //@ pad\n} k_args;\n"
+    )
+    abi = make_abi(k=text)
+    assert pack("k", {"x": None, "passes": 2}, abi).uses == []
+    assert pack("k", {"x": FakeBuffer(0x1000, 16, F32), "passes": 3}, abi).uses[0].nbytes == 16
+    with pytest.raises(
+        ArgumentError, match=r"^k\(x\): None, but the launch touches 4 elements \(\[passes/3\*4\]\): give a buffer"
+    ):
+        pack("k", {"x": None, "passes": 3}, abi)
+    with pytest.raises(AbiError, match="if_any needs a count"):
+        make_abi(k=text.replace("passes/3*4", "?"))
+
+
 def test_an_optional_pointer_left_out_is_said_so(abi: Abi) -> None:
     """K6: what is skipped is an explicit None at one place, never an argument forgotten."""
     args = arguments(abi)

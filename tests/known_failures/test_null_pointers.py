@@ -14,6 +14,7 @@ import pytest
 
 from foxhunt_rt import Runtime, abi
 from foxhunt_rt.dqn.guard import CLEAR
+from foxhunt_rt.kernels import ArgumentError
 
 N = 1024
 
@@ -85,3 +86,28 @@ def test_optional_pointers_may_be_null(runtime: Runtime, run: Any, pointer: str)
         return
     for name, array in run(runtime, None).items():
         assert array.tobytes() == left_out[name].tobytes(), name
+
+
+@pytest.mark.parametrize("pointer", ["x1", "x2", "w_target", "bias_target"])
+def test_a_pointer_that_some_launches_need_is_refused_where_it_is_needed(runtime: Runtime, pointer: str) -> None:
+    """The input and the weights of the third pass are read where there are three passes, and there alone."""
+    rows, width = 4, 16
+    buffers = {name: runtime.zeros(shape, np.float32, name) for name, shape in {
+        "x0": (rows, width), "x1": (rows, width), "x2": (rows, width), "w": (width, width), "bias": (width,),
+        "w_target": (width, width), "bias_target": (width,), "y": (3, rows, width)}.items()}  # fmt: skip
+    sizes = {
+        "passes": 3,
+        "R": rows,
+        "K": width,
+        "Kp": width,
+        "Np": width,
+        "relu": 0,
+        "block_rows": rows,
+        "block_cols": width,
+    }
+    launched = runtime.ungraphed("test.null_pointers")
+    with pytest.raises(ArgumentError, match=rf"^linear_forward\({pointer}\): None, but the launch touches"):
+        launched.launch("linear_forward", (1, 1, 3), (128,), {**buffers, **sizes, pointer: None})
+    alone = {**buffers, **sizes, "passes": 1, "x1": None, "x2": None, "w_target": None, "bias_target": None}
+    launched.launch("linear_forward", (1, 1, 1), (128,), alone)
+    runtime.synchronize()
