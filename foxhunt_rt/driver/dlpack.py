@@ -6,6 +6,7 @@ tensor until we do. Knows nothing of streams: `Buffer.__dlpack__` and `foxhunt_r
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 from collections.abc import Callable
@@ -50,10 +51,12 @@ _is_valid_raw = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _pointer_raw = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+_incref = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", _api))
 
 _NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
 _USED = {False: b"used_dltensor", True: b"used_dltensor_versioned"}
 _exported: dict[int, tuple[Any, ...]] = {}  # address of the managed tensor -> what it keeps alive, and what to call
+_ended: list[bool] = []
 
 
 def _delete(address: int | None) -> None:
@@ -62,13 +65,28 @@ def _delete(address: int | None) -> None:
         kept[-1]()
 
 
-def _destroy_capsule(capsule: int) -> None:
+def _destroy_capsule(capsule: int, ended: list[bool] = _ended) -> None:
+    if ended:  # the globals may be gone
+        return
     for name in _NAMES.values():
         if _is_valid_raw(capsule, name):  # nobody consumed it
             _delete(_pointer_raw(capsule, name))
 
 
 _deleter, _destructor = _Deleter(_delete), _Destructor(_destroy_capsule)  # held for as long as a consumer may call them
+
+
+def _at_exit() -> None:
+    """Consumers may outlive this module, when a call of its functions would crash: from here on they call no deleter (which may
+    be null by the specification), the destructor of a capsule does nothing, and what either looks at is never freed."""
+    _ended.append(True)
+    for managed, *_ in _exported.values():
+        managed.deleter = None
+    for keep in (_exported, _deleter, _destructor, _ended):
+        _incref(keep)
+
+
+atexit.register(_at_exit)
 
 def export(ptr: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[int, int], *, versioned: bool,
            read_only: bool, keep: Any, released: Callable[[], None]) -> Any:  # fmt: skip
