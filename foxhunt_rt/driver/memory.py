@@ -61,7 +61,7 @@ class Allocation:
         if sim is not None:
             sim.fxHostsimLabel(self.ptr, label.encode())
         handle = self.host_ptr if mapped else self.ptr
-        self._finalizer: Any = weakref.finalize(self, _release, context, stream, handle, mapped)
+        self._finalizer: Any = context.finalize(self, _release, stream, handle, mapped)
         _live.add(self)
 
     @property
@@ -87,7 +87,7 @@ class ForeignAllocation(Allocation):
         self.context, self.stream, self.nbytes, self.label = stream.context, stream, nbytes, label
         self.ptr, self.host_ptr, self.mapped, self.read_only = ptr, host_ptr, host_ptr != 0, read_only
         self.pins = 0
-        self._finalizer = weakref.finalize(self, _let_go, stream.context, stream, owner, release)
+        self._finalizer = stream.context.finalize(self, _let_go, stream, owner, release)
 
 
 def _let_go(context: Context, stream: Stream, owner: object, release: Callable[[], None] | None) -> None:

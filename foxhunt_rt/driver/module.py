@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +89,7 @@ class Module:
             raise error.at(module=name) from None
         self.pins = 0
         self._functions: dict[str, Function] = {}
-        self._finalizer = weakref.finalize(self, _unload, context, self.handle)
+        self._finalizer = context.finalize(self, _unload, self.handle)
 
     def function(self, name: str) -> Function:
         """The kernel ``name``, loaded. The caller makes the context current."""

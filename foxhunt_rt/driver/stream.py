@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from types import TracebackType
 
 from foxhunt_rt.driver.context import Context
@@ -22,7 +21,7 @@ class Stream:
         with context.current():
             self.handle = context.call(context.cu.cuStreamCreate, context.cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
         self._fence: object | None = None
-        self._finalizer = weakref.finalize(self, _destroy, context, "cuStreamDestroy", self.handle)
+        self._finalizer = context.finalize(self, _destroy, "cuStreamDestroy", self.handle)
 
     def synchronize(self) -> None:
         """Waits until all work queued so far is done. Synchronizes; not legal while the stream is capturing."""
@@ -70,7 +69,7 @@ class Stream:
             if self._fence is None:
                 flag = context.cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
                 self._fence = context.call(context.cu.cuEventCreate, flag)
-                weakref.finalize(self, _destroy, context, "cuEventDestroy", self._fence)
+                context.finalize(self, _destroy, "cuEventDestroy", self._fence)
             context.call(context.cu.cuEventRecord, self._fence, first)
             context.call(context.cu.cuStreamWaitEvent, second, self._fence, 0)
 
@@ -113,7 +112,7 @@ class Event:
         self.context = context
         with context.current():
             self.handle = context.call(context.cu.cuEventCreate, context.cu.CUevent_flags.CU_EVENT_DEFAULT)
-        self._finalizer = weakref.finalize(self, _destroy, context, "cuEventDestroy", self.handle)
+        self._finalizer = context.finalize(self, _destroy, "cuEventDestroy", self.handle)
 
     def record(self, stream: Stream) -> None:
         """Records the event in a stream. Does not synchronize; legal inside a capture."""

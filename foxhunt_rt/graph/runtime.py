@@ -107,7 +107,6 @@ class Runtime:
                 self.stream.synchronize()
             except DriverError:
                 pass  # the context is dead: there is nothing left to wait for, and the cause was raised where it happened
-            self.stream.close()
         self.context.close()
 
     def __enter__(self) -> Runtime:
