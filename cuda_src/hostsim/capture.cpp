@@ -59,6 +59,16 @@ void invalidate(const std::shared_ptr<Capture> &capture, const char *why) {
     report("stream capture %llu invalidated by %s", capture->id, why);
 }
 
+void abandon(Stream *s) {
+    std::shared_ptr<Capture> c = s->capture;
+    if (c->origin != s) {
+        std::erase(c->streams, s);
+        return;
+    }
+    leave(c);
+    if (c->owns_graph) delete c->graph;
+}
+
 CUresult forbid_in_capture(const char *call) {
     if (captures.empty() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;

@@ -7,6 +7,8 @@
 #include <new>
 
 #include "hostsim/driver.h"
+#include "hostsim/faults.h"
+#include "hostsim/graph.h"
 
 namespace hostsim {
 
@@ -68,13 +70,25 @@ Counter::Counter(const char *n) : name(n) { counters().push_back(this); }
 
 unsigned long long count_calls(const char *name) {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    unsigned long long n = 0;
-    size_t length = strlen(name);
+    for (auto [what, live] :
+         std::initializer_list<std::pair<const char *, size_t>>{{"live.allocations", allocation_count()},
+                                                                {"live.modules", modules.live.size()},
+                                                                {"live.streams", streams.live.size()},
+                                                                {"live.events", events.live.size()},
+                                                                {"live.graphs", graphs.live.size()},
+                                                                {"live.graph_execs", graph_execs.live.size()}})
+        if (!strcmp(name, what)) return live;
+    unsigned long long n = count_findings(name);
+    bool any = !strcmp(name, "call");
     for (Counter *c : counters())
-        if (!strncmp(c->name, name, length) &&
-            (!c->name[length] || (c->name[length] == '_' && c->name[length + 1] == 'v')))
+        if (any ? c->name[0] == 'c' && !is_entry_point(c->name, "cuGetProcAddress") : is_entry_point(c->name, name))
             n += c->calls.load();
     return n;
+}
+
+bool is_entry_point(const char *function, const char *base_name) {
+    size_t n = strlen(base_name);
+    return !strncmp(function, base_name, n) && (!function[n] || (function[n] == '_' && function[n + 1] == 'v'));
 }
 
 const std::set<Context *> &all_contexts() { return contexts; }
@@ -84,14 +98,15 @@ Context *current_context() { return stack().empty() ? nullptr : stack().back(); 
 Guard::Guard(Counter &counter, Need need) {
     lock.lock();
     counter.calls.fetch_add(1, std::memory_order_relaxed);
-    if (need == Need::nothing) return;
-    if (!initialized || forked) status = CUDA_ERROR_NOT_INITIALIZED;
+    if (need == Need::nothing) status = CUDA_SUCCESS;
+    else if (!initialized || forked) status = CUDA_ERROR_NOT_INITIALIZED;
     else if (in_host_function && need != Need::init) status = CUDA_ERROR_NOT_PERMITTED;
     else if (need != Need::init) {
         Context *c = current_context();
         if (!c || !contexts.count(c)) status = c ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
         else if (need == Need::context) status = c->sticky;
     }
+    if (faults_armed && status == CUDA_SUCCESS) status = planned_call_fault(counter.name);
 }
 Guard::~Guard() { lock.unlock(); }
 
@@ -107,7 +122,7 @@ using namespace hostsim;
 FX_API cuInit(unsigned flags) {
     FX_ENTER(nothing);
     if (!caller_is_known(__builtin_return_address(0))) return CUDA_ERROR_NO_DEVICE;
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (flags || fault_plan_is_broken()) return CUDA_ERROR_INVALID_VALUE;
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (!initialized)
         pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); },

@@ -81,13 +81,17 @@ struct Function {
     std::string name;
     int max_dynamic_shared = 48 * 1024;
     int carveout = -1;
+    const struct Graph *captured_by = nullptr;  // the first graph that launched it; see audit_captured
+    unsigned captured_graph_id = 0;
 };
 
 struct Module {
     Context *context = nullptr;
     void *handle = nullptr;
     std::vector<Function *> functions;
-    std::vector<void *> globals;  // those handed out
+    std::vector<void *> globals;          // those handed out
+    const Function *captured = nullptr;   // a function of it that a graph launches
+    const Function *ungraphed = nullptr;  // one that was launched outside of graphs
 };
 
 extern Registry<Function> functions;
@@ -95,6 +99,9 @@ extern Registry<Module> modules;
 // Checks of a launch: dimensions, limits; fills in the launch. `args` receives the argument bytes.
 CUresult prepare_launch(Function *f, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params,
                         void **extra, Launch &launch, std::vector<char> &args);
+// The isolation audit: a function belongs to one graph, and a module with such functions launches nothing outside of graphs.
+void audit_captured(Function *f, const struct Graph *graph);
+void audit_ungraphed(Function *f);
 
 // ---------------------------------------------------------------- streams and events
 // One piece of queued work. Eager mode has none: work runs when it is submitted.
@@ -168,6 +175,7 @@ CUresult forbid_while_capturing(const Context *context, const char *call);
 // For work on a stream. *capturing: record a node instead of running.
 CUresult check_stream(Stream *s, const char *call, bool *capturing);
 void invalidate(const std::shared_ptr<Capture> &capture, const char *why);
+void abandon(Stream *s);  // takes a stream that is destroyed out of its capture, which ends with its origin
 CUresult capture_node(Stream *s, std::unique_ptr<Node> node);
 CUresult wait_event(Stream *s, Event *e, unsigned flags);
 

@@ -15,13 +15,18 @@
 #include <cstring>
 #include <numeric>
 
+#include "hostsim/faults.h"
 #include "hostsim/fibers.h"
 #include "hostsim/memory.h"
 #include "hostsim/options.h"
 
 namespace hostsim {
 
+uint64_t frozen_ns = 0;
+
 namespace {
+
+uint64_t frozen_reads = 0;  // of the running launch
 
 constexpr size_t kCanary = 64;
 constexpr unsigned char kCanaryByte = 0xfb;
@@ -273,8 +278,13 @@ void abort_block(CUresult error) {
     __builtin_longjmp(e.jump, 1);
 }
 
+uint64_t clock_of_kernels() { return frozen_ns ? frozen_ns + 100 * ++frozen_reads : now_ns(); }
+
 CUresult run_launch(const Launch &launch) {
+    if (faults_armed)
+        if (CUresult r = planned_launch_fault(launch.kernel->name); r != CUDA_SUCCESS) return r;
     Engine &e = this_engine();
+    frozen_reads = 0;
     install_fault_handler();
     pool.launch = &launch;
     pool.blocks = (uint64_t)launch.grid.x * launch.grid.y * launch.grid.z;
@@ -286,7 +296,7 @@ CUresult run_launch(const Launch &launch) {
         while (std::gcd(pool.stride, pool.blocks) != 1);
     }
     prepare(e, launch);
-    take_blocks(e, true, pool.blocks > 1 ? start_workers() : 0);
+    take_blocks(e, true, pool.blocks > 1 && !frozen_ns ? start_workers() : 0);
     if (pool.open.load(std::memory_order_relaxed)) {
         pool.open.store(false);
         for (int spins = 0; pool.active.load(); ++spins) spins < 2000 ? pause_cpu() : (void)sched_yield();
@@ -309,8 +319,8 @@ void stop_workers() {
 }  // namespace hostsim
 
 extern "C" {
-FX_EXPORT unsigned long long fx_host_globaltimer(void) { return hostsim::now_ns(); }
-FX_EXPORT long long fx_host_clock64(void) { return (long long)hostsim::now_ns(); }
+FX_EXPORT unsigned long long fx_host_globaltimer(void) { return hostsim::clock_of_kernels(); }
+FX_EXPORT long long fx_host_clock64(void) { return (long long)hostsim::clock_of_kernels(); }
 FX_EXPORT void fx_host_trap(void) {
     hostsim::report("%s: __trap()", hostsim::where_in_kernel());
     hostsim::abort_block(CUDA_ERROR_LAUNCH_FAILED);

@@ -21,6 +21,10 @@ struct Launch {
 // Runs a launch to its end. CUDA_SUCCESS, or the error that a GPU would report, with the finding in last_report().
 CUresult run_launch(const Launch &launch);
 
+// Not 0: launches run on the calling thread alone, and every one finds this clock, in nanoseconds, which moves only when it is
+// read. So a launch on the same memory gives the same bits, timestamps included.
+extern uint64_t frozen_ns;
+
 // Called by the fault handler and by kernels that break a rule: ends the launch on this thread with the error.
 [[noreturn]] void abort_block(CUresult error);
 bool in_kernel();                // the calling thread executes kernel code

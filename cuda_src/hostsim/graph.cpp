@@ -73,6 +73,7 @@ CUresult add_node(Graph *g, const CUgraphNode *before, size_t count, std::unique
         node->before.push_back(b);
     }
     *out = node.get();
+    if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) audit_captured(node->function, g);
     adopt(g, std::move(node));
     return CUDA_SUCCESS;
 }
@@ -83,14 +84,7 @@ std::unique_ptr<Graph> clone_graph(const Graph &g, std::unordered_map<const Node
     auto copy = std::make_unique<Graph>();
     for (auto &n : g.nodes) {
         auto c = std::make_unique<Node>();
-        c->type = n->type;
-        c->function = n->function;
-        c->launch = n->launch;
-        c->args = n->args;
-        c->fill = n->fill;
-        c->copy = n->copy;
-        c->host = n->host;
-        c->event = n->event;
+        static_cast<Task &>(*c) = *n;
         to[n.get()] = c.get();
         if (n->child) {
             c->child = clone_graph(*n->child, map);
@@ -126,6 +120,7 @@ CUresult set_kernel(Node &node, const CUDA_KERNEL_NODE_PARAMS &p) {
     std::vector<char> args;
     Launch l;
     FX_TRY(prepare_launch(f, grid, block, p.sharedMemBytes, p.kernelParams, p.extra, l, args));
+    if (node.graph && node.function != f) audit_captured(f, node.graph);
     node.type = CU_GRAPH_NODE_TYPE_KERNEL;
     node.function = f;
     node.launch = l;

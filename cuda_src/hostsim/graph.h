@@ -8,23 +8,25 @@
 
 namespace hostsim {
 
-struct Node {
+struct Task {  // what a node does; of the fields after the first, those that its type needs
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    Graph *graph = nullptr;
-    unsigned id = 0;
-    std::vector<Node *> before;  // dependencies, in the order they were added
-    // What the type needs of the following:
     Function *function = nullptr;
     Launch launch;
     std::vector<char> args;
-    void *params[1] = {};  // what cuGraphKernelNodeGetParams hands out
     CUDA_MEMSET_NODE_PARAMS fill{};
     CUDA_MEMCPY3D copy{};
     CUDA_HOST_NODE_PARAMS host{};
     Event *event = nullptr;
-    std::unique_ptr<Graph> child;
     unsigned long long handle = 0;  // of a conditional
     CUgraphConditionalNodeType conditional = CU_GRAPH_COND_TYPE_IF;
+};
+
+struct Node : Task {
+    Graph *graph = nullptr;
+    unsigned id = 0;
+    std::vector<Node *> before;  // dependencies, in the order they were added
+    void *params[1] = {};        // what cuGraphKernelNodeGetParams hands out
+    std::unique_ptr<Graph> child;
     std::vector<std::unique_ptr<Graph>> bodies;
     std::vector<CUgraph> body_handles;
 };
@@ -46,19 +48,9 @@ struct Graph {
 };
 
 struct ExecGraph;
-struct ExecNode {  // child graphs are dissolved into their parents
-    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+struct ExecNode : Task {  // child graphs are dissolved into their parents
     const Node *origin = nullptr;
     std::vector<uint32_t> before;
-    Function *function = nullptr;
-    Launch launch;
-    std::vector<char> args;
-    CUDA_MEMSET_NODE_PARAMS fill{};
-    CUDA_MEMCPY3D copy{};
-    CUDA_HOST_NODE_PARAMS host{};
-    Event *event = nullptr;
-    unsigned long long handle = 0;
-    CUgraphConditionalNodeType conditional = CU_GRAPH_COND_TYPE_IF;
     std::vector<ExecGraph> bodies;
 };
 struct ExecGraph {
@@ -81,6 +73,19 @@ extern Registry<Graph> graphs;
 extern Registry<Node> nodes;
 extern Registry<GraphExec> graph_execs;
 extern GraphExec *running_exec;  // while a graph launch is being carried out
+
+CUresult run_exec(GraphExec &x);  // one launch
+// Runs the nodes of g once, the bodies of conditional nodes as often as they say. Defined with run_exec.
+CUresult run_graph(GraphExec &x, ExecGraph &g);
+Condition *find_condition(GraphExec &x, unsigned long long id);
+// Overlap mode: tries the orders that the edges of x allow, and leaves memory as it found it. CUDA_SUCCESS, or the finding.
+CUresult explore(GraphExec &x);
+struct Exploration;
+extern Exploration *exploration;  // while orders are being tried
+// Asked when a graph or body begins: another order of its nodes, or null. Told when one of its nodes is done.
+const std::vector<uint32_t> *explored_order(const ExecGraph &g);
+void explored_node(const ExecGraph &g, uint32_t i);
+bool explored_loop_may_go_on();
 
 CUresult find_graph(CUgraph handle, Graph *&out);
 CUresult find_node(CUgraphNode handle, Node *&out);

@@ -1,7 +1,6 @@
-// Executables: instantiation, launch, updates.
+// Executables: instantiation, updates, entry points.
 //
-// Instantiation flattens child graphs into one list in an order that the edges allow; a launch walks it. With a seed,
-// each launch takes another order that the edges allow, so a missing edge shows as a result that depends on the seed.
+// Instantiation flattens child graphs into one list in an order that the edges allow; a launch walks it (graph_run.cpp).
 #include <algorithm>
 #include <cstring>
 
@@ -10,30 +9,16 @@
 namespace hostsim {
 
 Registry<GraphExec> graph_execs;
-GraphExec *running_exec = nullptr;
 CUresult set_any(Node &n, Graph *g, CUgraphNodeParams *p);
 
 namespace {
 
-struct Flattened {
-    std::vector<uint32_t> first, last;  // what depends on the node's dependencies; what its dependents depend on
-};
-
 CUresult flatten(const Graph &g, const std::vector<uint32_t> &roots, bool in_body, ExecGraph &out,
                  std::vector<uint32_t> &leaves);
 
-void fill_in(ExecNode &e, const Node &n) {
-    e.type = n.type;
-    e.function = n.function;
-    e.launch = n.launch;
-    e.args = n.args;
+void fill_in(ExecNode &e, const Task &task) {
+    static_cast<Task &>(e) = task;
     e.launch.args = e.args.data();
-    e.fill = n.fill;
-    e.copy = n.copy;
-    e.host = n.host;
-    e.event = n.event;
-    e.handle = n.handle;
-    e.conditional = n.conditional;
 }
 
 CUresult flatten_node(const Node &n, std::vector<uint32_t> before, bool in_body, ExecGraph &out,
@@ -125,93 +110,6 @@ CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
     return CUDA_SUCCESS;
 }
 
-// ---------------------------------------------------------------- running
-CUresult run(GraphExec &x, ExecGraph &g);
-
-Condition *find_condition(GraphExec &x, unsigned long long id) {
-    for (auto &c : x.conditions)
-        if (c->handle.id == id) return c.get();
-    return nullptr;
-}
-
-CUresult run_node(GraphExec &x, ExecNode &n) {
-    switch (n.type) {
-        case CU_GRAPH_NODE_TYPE_KERNEL:
-            if (!n.function->module) {
-                report("a graph launches kernel %s of a module that has been unloaded", n.function->name.c_str());
-                return CUDA_ERROR_LAUNCH_FAILED;
-            }
-            return run_launch(n.launch);
-        case CU_GRAPH_NODE_TYPE_MEMSET: return run_fill(n.fill);
-        case CU_GRAPH_NODE_TYPE_MEMCPY: return run_copy(n.copy);
-        case CU_GRAPH_NODE_TYPE_HOST:
-            in_host_function = true;
-            n.host.fn(n.host.userData);
-            in_host_function = false;
-            return CUDA_SUCCESS;
-        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-            if (!events.has(n.event)) return CUDA_ERROR_INVALID_HANDLE;
-            n.event->state = std::make_shared<EventState>();
-            n.event->state->ns = now_ns();
-            n.event->state->recorded = true;
-            n.event->work = nullptr;
-            n.event->capture = nullptr;
-            return CUDA_SUCCESS;
-        case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-            if (!events.has(n.event)) return CUDA_ERROR_INVALID_HANDLE;
-            if (n.event->work) finish(n.event->work);
-            return CUDA_SUCCESS;
-        case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
-            Condition *c = find_condition(x, n.handle);
-            if (!c) return CUDA_ERROR_INVALID_VALUE;
-            if (n.conditional == CU_GRAPH_COND_TYPE_WHILE) {
-                while (c->value.load()) FX_TRY(run(x, n.bodies[0]));
-            } else if (n.conditional == CU_GRAPH_COND_TYPE_IF) {
-                size_t k = c->value.load() ? 0 : 1;
-                if (k < n.bodies.size()) return run(x, n.bodies[k]);
-            } else if (size_t k = c->value.load(); k < n.bodies.size()) {
-                return run(x, n.bodies[k]);
-            }
-            return CUDA_SUCCESS;
-        }
-        default: return CUDA_SUCCESS;  // empty
-    }
-}
-
-CUresult run_shuffled(GraphExec &x, ExecGraph &g) {
-    std::vector<uint32_t> waits(g.nodes.size()), ready;
-    std::vector<std::vector<uint32_t>> after(g.nodes.size());
-    for (uint32_t i = 0; i < g.nodes.size(); ++i) {
-        waits[i] = (uint32_t)g.nodes[i].before.size();
-        for (uint32_t b : g.nodes[i].before) after[b].push_back(i);
-        if (!waits[i]) ready.push_back(i);
-    }
-    while (!ready.empty()) {
-        std::swap(ready[random_word() % ready.size()], ready.back());
-        uint32_t i = ready.back();
-        ready.pop_back();
-        FX_TRY(run_node(x, g.nodes[i]));
-        for (uint32_t a : after[i])
-            if (--waits[a] == 0) ready.push_back(a);
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult run(GraphExec &x, ExecGraph &g) {
-    if (options.seed) return run_shuffled(x, g);
-    for (ExecNode &n : g.nodes) FX_TRY(run_node(x, n));
-    return CUDA_SUCCESS;
-}
-
-CUresult run_exec(GraphExec &x) {
-    for (auto &c : x.conditions)
-        if (c->handle.assign) c->value.store(c->handle.initial);
-    running_exec = &x;
-    CUresult r = run(x, x.top);
-    running_exec = nullptr;
-    return r;
-}
-
 // ---------------------------------------------------------------- updates
 bool same_shape(const ExecGraph &a, const ExecGraph &b, CUgraphExecUpdateResult &why, const Node *&where) {
     if (a.nodes.size() != b.nodes.size()) {
@@ -239,14 +137,7 @@ bool same_shape(const ExecGraph &a, const ExecGraph &b, CUgraphExecUpdateResult 
 void take_over(ExecGraph &to, ExecGraph &from) {
     for (size_t i = 0; i < to.nodes.size(); ++i) {
         ExecNode &t = to.nodes[i], &f = from.nodes[i];
-        t.function = f.function;
-        t.launch = f.launch;
-        t.args.swap(f.args);
-        t.launch.args = t.args.data();
-        t.fill = f.fill;
-        t.copy = f.copy;
-        t.host = f.host;
-        t.event = f.event;
+        fill_in(t, f);
         for (size_t k = 0; k < t.bodies.size(); ++k) take_over(t.bodies[k], f.bodies[k]);
     }
 }
@@ -278,17 +169,6 @@ CUresult set_params(CUgraphExec exec, CUgraphNode node, Setup setup) {
 }  // namespace hostsim
 
 using namespace hostsim;
-
-extern "C" FX_EXPORT void fx_host_set_conditional(unsigned long long handle, unsigned value) {
-    Condition *c = running_exec ? find_condition(*running_exec, handle) : nullptr;
-    if (!c) {
-        report(
-            "%s: sets conditional handle %llu, which the running graph does not have (a launch outside of that graph?)",
-            where_in_kernel(), handle);
-        abort_block(CUDA_ERROR_ILLEGAL_ADDRESS);
-    }
-    c->value.store(value);
-}
 
 FX_API cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags) {
     FX_ENTER(context);

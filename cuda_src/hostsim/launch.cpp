@@ -17,6 +17,7 @@ CUresult launch(CUfunction handle, const unsigned grid[3], const unsigned block[
     bool capturing;
     FX_TRY(check_stream(s, "cuLaunchKernel", &capturing));
     Launch l;
+    if (!capturing && functions.has(f)) audit_ungraphed(f);
     if (!capturing && !options.deferred) {  // the short way: nothing outlives the call
         static thread_local std::vector<char> args;
         FX_TRY(prepare_launch(f, grid, block, shared, params, extra, l, args));

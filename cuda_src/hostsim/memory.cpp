@@ -175,6 +175,18 @@ size_t device_bytes_total() {
 }
 size_t device_bytes_used() { return used; }
 
+std::vector<const Allocation *> live_allocations() {
+    std::vector<const Allocation *> found;
+    for (auto &[start, a] : allocations)
+        if (!a.freed) found.push_back(&a);
+    return found;
+}
+size_t allocation_count() {
+    size_t n = 0;
+    for (const Allocation *a : live_allocations()) n += a->kind == MemoryKind::device || a->kind == MemoryKind::host;
+    return n;
+}
+
 bool check_redzones(const char *after) {
     bool good = true;
     for (auto &[start, a] : allocations) {

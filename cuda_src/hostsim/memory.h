@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace hostsim {
 
@@ -42,6 +43,9 @@ const Allocation *find(const void *p, size_t size = 1);
 Allocation *find_start(const void *p);
 size_t device_bytes_total();
 size_t device_bytes_used();
+size_t allocation_count();  // device and host memory that the driver gave and that is not freed
+// Every piece of memory that kernels may touch, in the order of addresses.
+std::vector<const Allocation *> live_allocations();
 
 void fill_poison(void *p, size_t size);                         // signalling NaN patterns
 bool check_redzones(const char *after);                         // false: a pattern was overwritten; reported

@@ -133,6 +133,29 @@ CUresult prepare_launch(Function *f, const unsigned grid[3], const unsigned bloc
     return CUDA_SUCCESS;
 }
 
+static void breach(const char *format, const Function *f, const Function *other) {
+    count_finding("isolation");
+    if (options.audit) report(format, f->name.c_str(), other->name.c_str());
+}
+void audit_captured(Function *f, const Graph *graph) {
+    if (!f->captured_by || !graphs.has(f->captured_by) || f->captured_by->id != f->captured_graph_id) {
+        f->captured_by = graph;
+        f->captured_graph_id = graph->id;
+    } else if (f->captured_by != graph) {
+        breach("isolation: kernel %s is launched by two graphs through one function (%s)", f, f);
+    }
+    if (f->module->ungraphed)
+        breach("isolation: a graph takes kernel %s, of whose module kernel %s was launched ungraphed", f,
+               f->module->ungraphed);
+    f->module->captured = f;
+}
+void audit_ungraphed(Function *f) {
+    if (f->module->captured)
+        breach("isolation: kernel %s is launched ungraphed, and a graph launches kernel %s of the same module", f,
+               f->module->captured);
+    f->module->ungraphed = f;
+}
+
 }  // namespace hostsim
 
 using namespace hostsim;

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
 
 #include "hostsim/driver.h"
+#include "hostsim/faults.h"
 
 namespace hostsim {
 
@@ -31,6 +33,8 @@ int configure(const char *key, long long value) {
     else if (k == "redzones") options.redzones = value != 0;
     else if (k == "poison") options.poison = value != 0;
     else if (k == "workers" && value >= 0) options.workers = value;
+    else if (k == "overlap" && value >= 0 && value <= 2) options.overlap = value;
+    else if (k == "audit") options.audit = value != 0;
     else return 1;
     return 0;
 }
@@ -46,7 +50,8 @@ __attribute__((constructor)) void read_environment() {
         if (configure(key.c_str(), eq == std::string::npos ? 1 : atoll(item.c_str() + eq + 1)))
             fprintf(
                 stderr,
-                "hostsim: FOXHUNT_HOSTSIM: no option %s; there are deferred, depth, seed, redzones, poison, workers\n",
+                "hostsim: FOXHUNT_HOSTSIM: no option %s; there are deferred, depth, seed, redzones, poison, workers, "
+                "overlap, audit\n",
                 item.c_str());
     }
 }
@@ -56,6 +61,16 @@ void store(const char *format, va_list list) {
     vsnprintf(report_text, sizeof(report_text), format, list);
 }
 }  // namespace
+
+static std::map<std::string, unsigned long long> &findings() {
+    static auto *all = new std::map<std::string, unsigned long long>;
+    return *all;
+}
+void count_finding(const char *name) { ++findings()[name]; }
+unsigned long long count_findings(const char *name) {
+    auto it = findings().find(name);
+    return it == findings().end() ? 0 : it->second;
+}
 
 uint64_t random_word() { return mix(random_state); }
 
@@ -99,5 +114,13 @@ FX_CONTROL void fxHostsimLabel(CUdeviceptr p, const char *label) {
     Guard guard(counter, Need::nothing);
     if (Allocation *a = find_start((void *)p)) a->label = label ? label : "";
 }
-// How often an entry point was called, whatever its version suffix.
+// Replaces the fault plan (faults.h), whose counts begin anew; "" ends it. 0, or 1 for a text that is not understood.
+FX_CONTROL int fxHostsimFaults(const char *plan) {
+    static Counter counter("fxHostsimFaults");
+    Guard guard(counter, Need::nothing);
+    return set_fault_plan(plan) ? 0 : 1;
+}
+// How often an entry point was called, whatever its version suffix ("call": all of them); findings of "overlap" and
+// "isolation"; objects alive, by "live.allocations", "live.modules", "live.streams", "live.events", "live.graphs",
+// "live.graph_execs".
 FX_CONTROL unsigned long long fxHostsimCounter(const char *name) { return count_calls(name); }

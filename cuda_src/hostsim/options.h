@@ -11,8 +11,14 @@ struct Options {
     bool redzones = false;  // guard pages, patterns, quarantine
     bool poison = false;    // fresh device memory holds signalling NaNs
     long long workers = 0;  // threads that run blocks, the caller among them; 0: one a core, 16 at most
+    long long overlap = 0;  // every order of graph nodes without an edge between them gives the same; 2: only report
+    bool audit = false;     // breaches of the isolation rule are reported
 };
 extern Options options;
+
+// Counts a finding under a name that fxHostsimCounter knows ("overlap", "isolation"). The caller holds the driver lock.
+void count_finding(const char *name);
+unsigned long long count_findings(const char *name);
 
 // Records a finding; the printf form. The text is kept for fxHostsimLastReport.
 void report(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hostsim/driver.h"
+#include "hostsim/faults.h"
 
 using namespace hostsim;
 
@@ -174,6 +175,14 @@ const ErrorName *find_error(CUresult code) {
 
 }  // namespace
 
+CUresult hostsim::error_by_name(const char *name) {
+    constexpr const char *prefix = "CUDA_ERROR_";
+    if (!strncmp(name, prefix, strlen(prefix))) name += strlen(prefix);
+    for (const ErrorName &e : errors)
+        if (e.code != CUDA_SUCCESS && !strcmp(e.name + strlen(prefix), name)) return e.code;
+    return CUDA_SUCCESS;
+}
+
 FX_API cuGetErrorName(CUresult code, const char **out) {
     const ErrorName *e = find_error(code);
     if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -266,3 +275,10 @@ const std::vector<Entry> &entries() {
     return *all;
 }
 }  // namespace
+
+bool hostsim::entry_point_exists(const char *prefix) {
+    size_t n = strlen(prefix);
+    for (const Entry &e : entries())
+        if (!strncmp(e.name, prefix, n) && (!e.name[n] || !strncmp(e.name + n, "With", 4))) return true;
+    return false;
+}

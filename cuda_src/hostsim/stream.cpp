@@ -117,8 +117,7 @@ void progress() {
 using namespace hostsim;
 
 // ---------------------------------------------------------------- streams
-FX_API cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
-    FX_ENTER(context);
+static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
     if (!out || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     auto *s = new Stream;
     s->context = current_context();
@@ -130,15 +129,21 @@ FX_API cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
     *out = reinterpret_cast<CUstream>(s);
     return CUDA_SUCCESS;
 }
-FX_API cuStreamCreate(CUstream *out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
+FX_API cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
+    FX_ENTER(context);
+    return create_stream(out, flags, priority);
+}
+FX_API cuStreamCreate(CUstream *out, unsigned flags) {
+    FX_ENTER(context);
+    return create_stream(out, flags, 0);
+}
 FX_API cuStreamDestroy(CUstream handle) {
     FX_ENTER(any);
     auto *s = reinterpret_cast<Stream *>(handle);
     if (!streams.has(s)) return CUDA_ERROR_INVALID_HANDLE;
     if (s->capture) {
         invalidate(s->capture, "cuStreamDestroy of a capturing stream");
-        std::erase(s->capture->streams, s);
-        if (s->capture->origin == s) std::erase(captures, s->capture);
+        abandon(s);
     }
     drain(s);
     std::erase(s->context->streams, s);
@@ -248,8 +253,7 @@ FX_API cuEventDestroy(CUevent handle) {
     delete e;
     return CUDA_SUCCESS;
 }
-FX_API cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
-    FX_ENTER(context);
+static CUresult record(CUevent handle, CUstream stream, unsigned flags) {
     Event *e;
     Stream *s;
     FX_TRY(find_event(handle, e));
@@ -282,7 +286,14 @@ FX_API cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
     e->work = options.deferred ? s->last : nullptr;
     return r;
 }
-FX_API cuEventRecord(CUevent event, CUstream stream) { return cuEventRecordWithFlags(event, stream, 0); }
+FX_API cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    FX_ENTER(context);
+    return record(event, stream, flags);
+}
+FX_API cuEventRecord(CUevent event, CUstream stream) {
+    FX_ENTER(context);
+    return record(event, stream, 0);
+}
 
 static CUresult check_not_captured(Event *e, const char *call) {
     if (!e->capture) return CUDA_SUCCESS;
