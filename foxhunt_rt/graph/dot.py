@@ -25,7 +25,8 @@ def render(step: StepGraph) -> str:
              '  node [shape=box style="rounded,filled" fillcolor=white fontname=Helvetica fontsize=10];']  # fmt: skip
     for i, child in enumerate(step.children):
         color = "#eef3fb" if child is not step.plan.tail else "#f3f3f3"
-        lines.append(f'  subgraph cluster_{i} {{ label="{child.name}"; style=filled; color="{color}";')
+        label = f"{child.name} when {child.when}" if child.when else child.name
+        lines.append(f'  subgraph cluster_{i} {{ label="{label}"; style=filled; color="{color}";')
         rows = _rows(child)
         lines += [f'    n{i}_{j} [label="{text}"];' for j, text in enumerate(rows)]
         lines += [f"    n{i}_{j} -> n{i}_{j + 1};" for j in range(len(rows) - 1)]

@@ -98,6 +98,7 @@ def test_a_flag_is_a_field_of_a_struct(runtime: Runtime, built: list[StepGraph])
     built[0].launch()
     assert x.to_numpy()[0] == 1
     assert built[0].info()["children"][0]["when"] == "step.due & 0x4"
+    assert 'label="due when step.due & 0x4"' in built[0].dot()
 
 
 @pytest.mark.parametrize("key", [2**64 - 1, 2**64 - 2, 2**63 - 1, 0])
