@@ -1,6 +1,7 @@
 """The graph layer: Runtime, isolation ledger, children, the parent that one launch replays, verification."""
 
 from foxhunt_rt.graph.child import Child, DeclarationError
+from foxhunt_rt.graph.child_times import ChildTimes
 from foxhunt_rt.graph.conditional import Flag
 from foxhunt_rt.graph.explain import Finding, explain
 from foxhunt_rt.graph.isolation import Isolation, IsolationError, Ledger
@@ -15,7 +16,8 @@ from foxhunt_rt.graph.updates import BakedValueError, Const, Slot, UpdateRefused
 from foxhunt_rt.graph.verify import ModeResult, Verification
 
 __all__ = [
-    "BakedValueError", "Child", "ChildTime", "Const", "DeclarationError", "Difference", "Finding", "Flag", "Isolation",
-    "IsolationError", "LaunchTime", "Ledger", "ModeResult", "ModulePool", "Profile", "Runtime", "Slot", "State", "StepGraph",
-    "StepPlan", "StepTime", "StepTimer", "UngraphedUser", "UpdateRefused", "Verification", "explain",
+    "BakedValueError", "Child", "ChildTime", "ChildTimes", "Const", "DeclarationError", "Difference", "Finding",
+    "Flag", "Isolation", "IsolationError", "LaunchTime", "Ledger", "ModeResult", "ModulePool", "Profile", "Runtime",
+    "Slot", "State", "StepGraph", "StepPlan", "StepTime", "StepTimer", "UngraphedUser", "UpdateRefused",
+    "Verification", "explain",
 ]  # fmt: skip

@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from foxhunt_rt.graph.child_times import ChildTimes
 
 #: INFO: one line for each of the first `FIRST` steps after a reset, then for every `EVERY`-th.
 LOGGER = logging.getLogger("foxhunt_rt.step")
@@ -74,10 +77,15 @@ class StepTimer:
     ----------
     last : StepTime or None
         Of the newest step with a line in the log, whether or not the logger is on.
+    children : ChildTimes or None
+        Set one to have the children of each logged step in the log.
+    last_children : dict
+        Microseconds of each child in that step; empty without `children`.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(capacity, 1) + 1
+        self.children: ChildTimes | None = None
         self._launch_ns, self._wait_ns, self._queue_ns = ([0] * self._capacity for _ in range(3))
         self.reset()
 
@@ -86,6 +94,7 @@ class StepTimer:
         self.launched = self.recorded = 0
         self._started_before = 0
         self.last: StepTime | None = None
+        self.last_children: dict[str, float] = {}
 
     def launch(self, step: Launchable, queue_ns: int = 0, steps: int = 1) -> None:
         """Launches a step and notes its host time. ``queue_ns``: what the caller waited for an earlier step; ``steps``: how many
@@ -129,6 +138,10 @@ class StepTimer:
         self.last = StepTime(step, (ended - started) / 1e3, (started - before) / 1e3 if before else 0.0,
                              *(ns / 1e3 for ns in host))  # fmt: skip
         LOGGER.info("%s", self.last)
+        if self.children is not None:
+            self.last_children = self.children.read(started, ended)
+            LOGGER.info("step %6d  children %s", step,
+                        "  ".join(f"{name} {us:.1f}" for name, us in self.last_children.items()))  # fmt: skip
         return self.last
 
 

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from foxhunt_rt.dqn.learner import Learner
+from foxhunt_rt.graph import ChildTimes
 from foxhunt_rt.testing import DriverCalls
 from foxhunt_rt.testing.calls import PLUMBING
 
@@ -54,3 +55,18 @@ def test_timing_makes_no_driver_call(runtime, learner):
             learner.step()
     assert {name: n for name, n in calls.found.items() if name not in PLUMBING} == {"cuGraphLaunch": 4}, calls.text()
     learner.drain()
+
+
+def test_children_add_up_to_the_step(learner, caplog):
+    """The core step is a chain but for the priorities, so its children's times make up the device's time."""
+    learner.timer.children = ChildTimes(learner.graph)
+    with caplog.at_level(logging.INFO, logger="foxhunt_rt.step"):
+        learner.step(1)
+        learner.drain()
+    found = learner.timer.last_children
+    assert list(found) == [c.name for c in learner.graph.children]
+    assert all(us >= 0 for us in found.values()), found
+    chain = sum(us for name, us in found.items() if name != "per_priority")
+    assert chain <= learner.timer.last.device_us * 1.001
+    assert chain + found["per_priority"] >= learner.timer.last.device_us * 0.999
+    assert "children counters " in caplog.records[1].message
