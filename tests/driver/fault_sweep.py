@@ -12,11 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from pathlib import Path
 
-os.environ["FOXHUNT_DRIVER"] = "hostsim"
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import cuda.bindings.driver  # noqa: F401  (imported once for all forks; loads no driver)
 import subjects
 

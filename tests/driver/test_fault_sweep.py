@@ -6,6 +6,7 @@ Every run is a fork of one process (fault_sweep.py). The short test takes one ca
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,10 @@ FAILS = ("cuDevicePrimaryCtxRetain@1", "cuCtxPushCurrent@200", "cuStreamCreate@3
 
 
 def sweep(plans: list[str]) -> list[dict[str, Any]]:
-    program = Path(__file__).with_name("fault_sweep.py")
-    done = subprocess.run([sys.executable, str(program), *plans], text=True, capture_output=True, check=False)
+    program, root = Path(__file__).with_name("fault_sweep.py"), Path(__file__).resolve().parents[2]
+    env = {**os.environ, "FOXHUNT_DRIVER": "hostsim", "PYTHONPATH": f"{root}{os.pathsep}{root / 'tools'}"}
+    command = [sys.executable, str(program), *plans]
+    done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [r["plan"] for r in results] == plans
