@@ -25,6 +25,7 @@ COMMANDS = {
     "sample": "fetch the sample bars: 62,500 bars of real ES trades",
     "doctor": "what is installed, what fits this machine, and what to do about what does not",
     "graph": "the step graph: children, kernels, modules, nodes, longest chain",
+    "plan": "how much memory training will take, by label, before anything is allocated",
     "profile": "where the time of a step goes, by child and by launch, and the known causes of a slow one",
     "probe": "measure this device: what sharing functions costs (isolation), what each kind of work is charged (floors)",
     "sanitize": "run a command under compute-sanitizer; name child, kernel, argument and allocation of what it finds",
