@@ -7,6 +7,7 @@ result = WalkForward(rt, DataSet.prepare(bars, spec, config), config).run()
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.guard import GuardFault
+from foxhunt_rt.driver import DriverError
 from foxhunt_rt.graph import Runtime
+from foxhunt_rt.graph.golden import Recorder
 from foxhunt_rt.train.checkpoint import save_checkpoint
 from foxhunt_rt.train.dataset import DataSet
 from foxhunt_rt.train.fold import FoldReport, FoldRun, step_us
@@ -27,6 +30,8 @@ from foxhunt_rt.train.progress import Observer
 from foxhunt_rt.train.result import build_result
 from foxhunt_rt.train.run_folder import RunFolder, describe_environment
 from foxhunt_rt.train.world import World
+
+logger = logging.getLogger("foxhunt_rt.train")
 
 __all__ = ["TrainingInterrupted", "WalkForward"]
 
@@ -103,6 +108,7 @@ class WalkForward:
                     raise TrainingInterrupted(self._interrupted(fold, reports)) from None
                 except GuardFault:
                     self._save_progress(reports)
+                    self._save_golden(fold)
                     raise
                 self._save_fold(fold, reports[-1])
             result = build_result(self.world, reports, time.perf_counter() - self.began, _median_step_us(self.log))
@@ -160,6 +166,18 @@ class WalkForward:
         if len(self.log):
             self.log.write(self.folder.path / "metrics.parquet")
         self.folder.write_json("epochs.json", [{"fold": r.fold.index + 1, **e} for r in reports for e in r.epochs])
+
+    def _save_golden(self, fold: FoldRun) -> None:
+        """One training step from the state at the fault, which the guard has kept as it was, as a golden replay: what a report of
+        the fault can carry (docs/golden.md). Synchronizes."""
+        if self.folder is None:
+            return
+        path = self.folder.path / "golden" / f"fold{fold.number}-fault.npz"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            Recorder(self.world.learner.graph).record().save(path)
+        except (OSError, DriverError) as error:  # the fault is what ends training, not this
+            logger.warning("no golden replay of the fault in %s: %s", path, error)
 
     def _interrupted(self, fold: FoldRun, reports: list[FoldReport]) -> str:
         where = f"interrupted in fold {fold.number}, epoch {fold.epoch + 1}, step {fold.step}"

@@ -10,6 +10,7 @@ import pytest
 
 from foxhunt_rt.config import ConfigError
 from foxhunt_rt.dqn.guard import GuardFault
+from foxhunt_rt.graph.golden import Golden, Replayer
 from foxhunt_rt.train import Observer, TrainingInterrupted, WalkForward
 from foxhunt_rt.train.checkpoint import load_checkpoint
 from foxhunt_rt.train.evaluate import Evaluator
@@ -200,6 +201,10 @@ def test_a_fault_ends_training_and_what_came_before_is_kept(runtime, tmp_path):
     try:
         with pytest.raises(GuardFault, match="non_finite"):
             training.run(stop=spoil)
+        golden = Golden.load(training.folder.path / "golden" / "fold1-fault.npz")
+        theta = next(i for i, b in enumerate(golden.meta["buffers"]) if b["label"] == "adam.theta")
+        assert np.isnan(golden.arrays[f"input/{theta}"].view(np.float32)[7]), "the golden replay holds what was wrong"
+        assert Replayer(learner.graph, golden).run() is None
     finally:
         training.close()
     steps = parquet.read_table(training.folder.path / "metrics.parquet").to_pydict()["step"]
