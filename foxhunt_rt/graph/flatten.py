@@ -1,7 +1,7 @@
 """A flattened twin of a step: every launch a node of one graph, no child-graph nodes.
 
-Children are for people: isolation, timing and names go by them. Whether they also cost something is a question with an answer: the
-twin has the same nodes and the same dependencies, gives the same bits, and its time stands beside the step's.
+Children are for people: isolation, timing and names go by them. Whether they also cost something is a question with an answer:
+the twin has the same nodes and the same dependencies, gives the same bits, and its time stands beside the step's.
 """
 
 from __future__ import annotations
