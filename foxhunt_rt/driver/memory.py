@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt.driver import dlpack, loader
+from foxhunt_rt.driver.calls import counts
 from foxhunt_rt.driver.context import Context
 from foxhunt_rt.driver.errors import CaptureError, DriverError, FoxhuntError, LifetimeError, OutOfMemory
 from foxhunt_rt.driver.stream import Event, Stream
@@ -104,10 +105,9 @@ def _release(context: Context, stream: Stream, handle: int, mapped: bool) -> Non
     cu = context.cu
     with context.current():
         cu.cuStreamSynchronize(stream.handle)  # a destructor never raises: the status of these is not looked at
-        if mapped:
-            cu.cuMemFreeHost(handle)
-        else:
-            cu.cuMemFree(handle)
+        free = cu.cuMemFreeHost if mapped else cu.cuMemFree
+        counts[free.__name__] += 1
+        free(handle)
 
 
 class Buffer:
@@ -225,7 +225,7 @@ class DeviceBuffer(Buffer):
     def copy_from(self, array: npt.ArrayLike) -> None:
         """Copies a host array of the same shape and dtype in. Synchronizes; not legal inside a capture."""
         self._check("copy_from")
-        source = np.ascontiguousarray(array)
+        source = np.asarray(array, order="C")  # ascontiguousarray would give a scalar an axis
         if source.dtype != self.dtype or source.shape != self.shape:
             raise FoxhuntError(f"{self.label} is {self.dtype}{list(self.shape)}, the array {source.dtype}"
                                f"{list(source.shape)}: convert it first, nothing was copied")  # fmt: skip

@@ -142,3 +142,17 @@ def test_no_allocation_and_no_wait_inside_a_capture(runtime):
         executable.launch(runtime.stream)
     assert x.to_numpy().tolist() == [5, 5, 5, 5]
     executable.close()
+
+
+def test_a_buffer_without_axes_is_copied_in_and_out(runtime):
+    """NumPy's ascontiguousarray gives a scalar an axis: a wrapped scalar of another library could not be put back."""
+    x = runtime.zeros(1, np.float32, "x").view(())
+    x.copy_from(np.float32(2.5))
+    assert x.to_numpy().shape == ()
+    assert float(x.to_numpy()) == 2.5
+
+
+def test_frees_are_counted_as_allocations_are(runtime):
+    before = counts["cuMemAlloc"], counts["cuMemFree"]
+    runtime.zeros(4, np.float32, "x").free()
+    assert (counts["cuMemAlloc"], counts["cuMemFree"]) == (before[0] + 1, before[1] + 1)
