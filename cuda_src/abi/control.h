@@ -31,18 +31,16 @@ typedef struct {
 } apply_control_args;
 
 typedef struct {
-    const float *rows;          //@ in f32[R*W]              (R, W) statistics of the rows, or of chunks of them
+    const float *total;         //@ in f32[W]                statistics of the batch
     const step_block *step;     //@ in step_block[1]
     const optim_stats *optim;   //@ in optim_stats[1]
     const replay_state *replay; //@ in replay_state[1]
     const guard_block *guard;   //@ in guard_block[1]
     alarm_block *alarms;        //@ inout alarm_block[1]
     step_record *records;       //@ out step_record[capacity]   mapped ring
-    int32_t R;                  //@ rows of statistics
     int32_t W;                  //@ STATS + N
     int32_t N;                  //@ atoms
     int32_t B;                  //@ rows of the batch
-    int32_t segments;           //@ the rows are added up in so many segments at once
     int32_t capacity;           //@ records of the ring
 } publish_args;
 

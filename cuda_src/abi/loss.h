@@ -54,7 +54,7 @@ typedef struct {
     int32_t B;                //@ rows
     int32_t W;                //@ STATS + N
     int32_t chunk;            //@ rows of one block
-    uint32_t pad0_;           //@ pad
+    int32_t segments;         //@ a block adds its rows up in so many segments at once
 } row_stats_args;
 
 typedef struct {

@@ -1,18 +1,17 @@
-// The last node of the step: adds up the rows of statistics, raises the alarms, and writes one record into the mapped ring
-// that the host drains. It joins every sink of the graph, so what it reads is final.
+// The last node of the step: raises the alarms and writes one record into the mapped ring that the host drains. It joins
+// every sink of the graph, so what it reads is final; the statistics were added up beside the backward pass (row_stats).
 //
 // A record is torn-proof: sequence 0, fence, payload, fence, sequence = step + 1; the reader checks the sequence on both
-// sides. A fence to the host's memory takes about a microsecond, so the first one passes while the rows are added up, in a
-// thread that has no row to add; all loads are issued before the first barrier; and the record is put together in shared
-// memory, so that it leaves in one write.
-// Launch: one block, any size; dynamic shared memory (segments + 1) W floats.
+// sides. A fence to the host's memory takes about a microsecond, so the first one passes in a warp of its own while another
+// loads everything at once and puts the record together in shared memory, from where it leaves in one write.
+// Launch: one block, any size (a GPU has use for two warps); dynamic shared memory W floats.
 #include "lib/kernel.h"
 
 #include "abi/types.h"
 
 #include "abi/control.h"
 #include "abi/loss.h"
-#include "loss/combine_stats.h"
+#include "lib/rows.h"
 #include "loss/head_gradient.h"
 
 #include <stddef.h>
@@ -24,16 +23,32 @@ FX_DEVICE int ring_slot(uint64_t step, int capacity) {
     return step >> 32 ? (int)(step % (uint64_t)capacity) : (int)((uint32_t)step % (uint32_t)capacity);
 }
 
+// Global to shared memory by one warp, all loads in flight at once.
+FX_DEVICE void load_row(float *row, const float *__restrict__ from, int W) {
+#ifdef FX_GPU
+    constexpr int most = (STATS + 256 + 31) / 32;
+    const int lane = (int)(threadIdx.x & 31);
+    float x[most];
+#pragma unroll
+    for (int i = 0; i < most; ++i) x[i] = lane + 32 * i < W ? from[lane + 32 * i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < most; ++i)
+        if (lane + 32 * i < W) row[lane + 32 * i] = x[i];
+    __syncwarp();
+#else
+    for (int c = 0; c < W; ++c) row[c] = from[c];
+#endif
+}
+
 }  // namespace fx
 
 FX_KERNEL_ANYBLOCK(publish) {
-    FX_DYNAMIC_SHARED(float, part);  // (segments, W), then the totals (W,)
+    FX_DYNAMIC_SHARED(float, total);  // (W,) statistics of the batch
     __shared__ union {
         step_record record;
         uint64_t words[sizeof(step_record) / sizeof(uint64_t)];
     } out;
-    const int W = a.W, N = a.N, segments = a.segments, per_segment = fx::ceil_div(a.R, segments);
-    float *total = part + segments * W;
+    const int N = a.N;
     const step_block step = *a.step;
     const optim_stats optim = *a.optim;
     const uint64_t guard_key = a.guard->key;
@@ -47,17 +62,8 @@ FX_KERNEL_ANYBLOCK(publish) {
             __threadfence_system();
         }
     }
-    FX_FOR(i, segments * W) {
-        int segment = i / W, c = i - segment * W, first = min(segment * per_segment, a.R);
-        part[i] = fx::combine_column(a.rows, W, c, first, min(first + per_segment, a.R));
-    }
-    __syncthreads();
-    FX_FOR(c, W) {
-        total[c] = fx::combine_column(part, W, c, 0, segments);
-    }
-    __syncthreads();
-
     FX_ROWS(only, 1) {
+        fx::load_row(total, a.total, a.W);
         const float mean = 1.0f / (float)a.B;
         const float entropy = fx::lane_sum(N, [&](int j) {
             float m = total[STATS + j] * mean;

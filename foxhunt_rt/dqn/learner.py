@@ -92,6 +92,7 @@ class Learner:
         self.forward = forward.ForwardBuffers.create(rt, self.layout, b)
         self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
                                             keep_target=keep_target)  # fmt: skip
+        self.total = rt.zeros((1, self.shape.stats_width), np.float32, "statistics")
         self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, b)
         self.adam = adam.AdamBuffers.create(rt, self.layout)
         self.steps_per_launch = config.train.steps_per_launch
@@ -123,8 +124,9 @@ class Learner:
                                                              tuple(self.forward.kept(batch.state))), self.grad)  # fmt: skip
         adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard),
                  self.adam)  # fmt: skip
-        per_priority.add(plan, per_priority.PerPriorityInputs(batch, self.step_block), self.replay)
-        publish.add(plan, self.shape, publish.PublishInputs(self.ddqn.stats, self.step_block, self.adam.stats,
+        per_priority.add(plan, per_priority.PerPriorityInputs(batch, self.step_block, self.ddqn.stats), self.replay,
+                         self.total)  # fmt: skip
+        publish.add(plan, self.shape, publish.PublishInputs(self.total, self.step_block, self.adam.stats,
                                                             self.replay.ring, self.guard),
                     publish.PublishBuffers(self.alarms, self.records.ring))  # fmt: skip
 

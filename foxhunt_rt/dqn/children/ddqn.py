@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foxhunt_rt.dqn.children import row_stats
 from foxhunt_rt.driver import Buffer, FoxhuntError
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
@@ -171,8 +172,7 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
                            rows=buffers.rows, guard=inputs.guard,
                            branch_scale=1.0 / k if shape.reduction == "mean" else 1.0))  # fmt: skip
     if buffers.parts is not None:
-        child.launch("row_stats", grid=(buffers.parts.shape[0],), block=(128,),
-                     args=dict(rows=buffers.rows, parts=buffers.parts, B=b, W=shape.stats_width, chunk=_chunk(b)))  # fmt: skip
+        row_stats.record(child, buffers.rows, buffers.parts)
     if budget and buffers.dlogits is not None:
         child.launch("budget_blend", grid=(b,), block=(256 if b <= 256 else 128,),
                      args=dict(common, ce_grad=buffers.ce_grad, mse_grad=buffers.mse_grad, rows=buffers.stats,

@@ -1,5 +1,5 @@
-"""publish: the step's epilogue, which joins every end of the graph. One launch, `publish`: statistics, alarms, and one
-record in the mapped ring that the host drains (docs/step/counters.md).
+"""publish: the step's epilogue, which joins every end of the graph. One launch, `publish`: alarms, and one record in the
+mapped ring that the host drains (docs/step/counters.md).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.driver import Buffer, MappedBuffer
 from foxhunt_rt.graph import Child, StepPlan
 
-_THREADS = 512
+_THREADS = 64  # a warp for the record, one for the fence before it
 
 
 @dataclass(frozen=True)
 class PublishInputs:
     """What publish reads."""
 
-    stats: Buffer  # f32 (R, W)
+    total: Buffer  # f32 (1, W) statistics of the batch
     step: Buffer  # step_block[1]
     optim: Buffer  # optim_stats[1]
     replay: Buffer  # replay_state[1]
@@ -34,18 +34,15 @@ class PublishBuffers:
 
 def record(child: Child, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
     """One launch of one block."""
-    rows, width = inputs.stats.shape
-    segments = min(rows, max(1, _THREADS // width))
-    child.launch("publish", grid=(1,), block=(_THREADS,), shared=4 * (segments + 1) * width,
-                 args=dict(rows=inputs.stats, step=inputs.step, optim=inputs.optim, replay=inputs.replay,
-                           guard=inputs.guard, alarms=buffers.alarms, records=buffers.records, R=rows, W=width,
-                           N=shape.atoms, B=shape.batch, segments=segments,
-                           capacity=buffers.records.shape[0]))  # fmt: skip
+    child.launch("publish", grid=(1,), block=(_THREADS,), shared=4 * shape.stats_width,
+                 args=dict(total=inputs.total, step=inputs.step, optim=inputs.optim, replay=inputs.replay,
+                           guard=inputs.guard, alarms=buffers.alarms, records=buffers.records, W=shape.stats_width,
+                           N=shape.atoms, B=shape.batch, capacity=buffers.records.shape[0]))  # fmt: skip
 
 
 def add(plan: StepPlan, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
     """Makes it the plan's epilogue. The record's timestamps are declared volatile."""
-    with plan.epilogue("publish", reads=[inputs.stats, inputs.step, inputs.optim, inputs.replay],
+    with plan.epilogue("publish", reads=[inputs.total, inputs.step, inputs.optim, inputs.replay],
                        writes=[buffers.alarms, buffers.records], private=[inputs.guard]) as child:  # fmt: skip
         record(child, shape, inputs, buffers)
     plan.volatile(buffers.records, "started_ns", "ended_ns")
