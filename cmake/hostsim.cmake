@@ -18,6 +18,9 @@ add_library(foxhunt_hostsim SHARED ${hostsim_sources})
 set_target_properties(foxhunt_hostsim PROPERTIES NO_SONAME TRUE LIBRARY_OUTPUT_DIRECTORY "${output_root}")
 target_compile_options(foxhunt_hostsim PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-std=c++20> -O3 -Wall -Wextra -Wno-restrict
     -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique> ${sanitize_flags})
+if(FOXHUNT_SANITIZE)  # instrumented, -O3 takes minutes to compile; the kernels keep theirs
+    target_compile_options(foxhunt_hostsim PRIVATE -O1)
+endif()
 target_include_directories(foxhunt_hostsim PRIVATE "${device_root}")
 target_include_directories(foxhunt_hostsim SYSTEM PRIVATE "${FOXHUNT_CUDA_INCLUDE}")
 # cuda-python dlopens libcuda.so.1, and glibc answers by SONAME from what is loaded already.

@@ -19,6 +19,7 @@
 #include "hostsim/fibers.h"
 #include "hostsim/memory.h"
 #include "hostsim/options.h"
+#include "hostsim/sanitizers.h"
 
 namespace hostsim {
 
@@ -275,6 +276,7 @@ const char *where_in_kernel() {
 void abort_block(CUresult error) {
     Engine &e = this_engine();
     e.error = error;
+    enter_fiber(e.main.fiber);
     __builtin_longjmp(e.jump, 1);
 }
 

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "hostsim/options.h"
+#include "hostsim/sanitizers.h"
 #include "hostsim/switch.h"
 
 // Initial-exec costs one instruction instead of a call. These few bytes fit into the room that the dynamic linker
@@ -25,7 +26,7 @@ __thread void *fx_host_dynamic_shared FX_FAST_TLS;
 namespace hostsim {
 
 namespace {
-constexpr size_t kStack = 16384, kGuard = 4096;
+constexpr size_t kGuard = 4096;
 
 bool is_ready(const Engine &e, const Context *c) {
     return c->at_warp ? e.warps[c->index >> 5].released >> (c->index & 31) & 1u : c->generation != e.generation;
@@ -61,11 +62,13 @@ Context *Engine::take_context() {
         size_t offset = (all.size() % 31 + 1) * 64;
         auto *c = new (p + kGuard + kStack - ((sizeof(Context) + 63) & ~(size_t)63) - offset) Context;
         c->stack = p;
+        c->fiber = new_fiber();
         all.push_back(c);
         pool.push_back(c);
     }
     Context *c = pool.back();
     pool.pop_back();
+    forget_frames(c->stack + kGuard, (size_t)(reinterpret_cast<char *>(c) - c->stack) - kGuard);
     c->sp = prepare_stack(reinterpret_cast<char *>(c), context_entry);
     return c;
 }
@@ -80,6 +83,7 @@ void Engine::run_block(uint64_t linear) {
     block.next = 0;
     block.waited = 0;
     current = &main;
+    main.fiber = own_fiber();
     launch->kernel->run(launch->args, &block);
     if (!block.waited) return;
     // The main context is out of threads; the others may still be at work.
@@ -90,6 +94,7 @@ void Engine::run_block(uint64_t linear) {
     Context *c = pick_ready();
     current = c;
     threadIdx = c->thread;
+    enter_fiber(c->fiber);
     fx_switch(&main.sp, c->sp);
 }
 
@@ -145,6 +150,7 @@ void Engine::yield() {
         diverged();
     }
     current = c;
+    enter_fiber(c->fiber);
     fx_switch(&me->sp, c->sp);
 }
 
@@ -155,12 +161,14 @@ void Engine::finish_context() {
     me->next->previous = me->previous;
     pool.push_back(me);
     if (--live == 0) {
+        enter_fiber(main.fiber);
         fx_switch(&me->sp, main.sp);
     } else {
         if (!ready) diverged();
         Context *c = pick_ready();
         current = c;
         threadIdx = c->thread;
+        enter_fiber(c->fiber);
         fx_switch(&me->sp, c->sp);
     }
     __builtin_unreachable();

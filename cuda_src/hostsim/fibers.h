@@ -18,6 +18,7 @@ struct Context {
     uint32_t generation = 0;  // of the barrier it waits at
     bool at_warp = false;     // waits for its warp rather than for the block
     char *stack = nullptr;    // null: the OS thread's own
+    void *fiber = nullptr;    // ThreadSanitizer's
 };
 
 struct Warp {
