@@ -4,8 +4,8 @@
 // C51 and its projection: Bellemare 2017; double DQN: van Hasselt 2016; dueling: Wang 2016; branches with a target each:
 // after Tavakoli 2018; importance weight: Schaul 2016. Equations in docs/step/ddqn.md.
 //
-// Launch: grid (B,), any block up to 1024 (a GPU has use for S + K + 1 warps); dynamic shared memory: 4 K N + 2 S +
-// (STATS + 4) K floats, and 3 Np more where these are at most C51_STAGE_FLOATS (a GPU stages the logits).
+// Launch: grid (B,), any block up to 1024 (a GPU has use for S + K warps); dynamic shared memory: 4 K N + 2 S +
+// (STATS + 4) K + 4 floats, and 3 Np more where these are at most C51_STAGE_FLOATS (a GPU stages the logits).
 // Everything is f32, log-probabilities included (known failure K11: bf16 log-probabilities lose mass).
 #include "lib/kernel.h"
 

@@ -1,8 +1,8 @@
 // One row of c51_loss on a GPU. What such a small kernel costs is latency: dependent trips to memory, and then the number of
 // instructions that one warp must run one after the other, about 3 cycles each. So
 //   the row's logits are staged in shared memory by one trip to L2, all loads in flight at once;
-//   what needs no logits (branch tables, the importance weight's power) passes in the shadow of that trip or in a warp of
-//   its own;
+//   what needs no logits passes in the shadow of that trip (branch tables) or in a warp of its own (the importance weight's
+//   power, the taken actions' divisions);
 //   each softmax has a warp, and each branch's projection and loss has one;
 //   loops over atoms are unrolled twice, not more: code that runs once is paid for by its length;
 //   sums that do not depend on each other share their shuffles' latency (warp_sums).
@@ -36,7 +36,7 @@ struct c51_row {
     float *q_next;    // (S,) expected return of each action at s'
     float *stats;     // (K, STATS) each branch's share of the row's statistics
     float *q;         // (K,) expected return of the taken action at s
-    float *weight;    // (1,) importance weight
+    float *weight;    // (3,) importance weight; times the branch scale; and over B
     int *first;       // (K,) number of the branch's first action
     int *taken;       // (K,) number of the taken action
     uint8_t *branch;  // (S,) branch of each action
@@ -51,7 +51,7 @@ struct c51_row {
         log_p = base, m = base + KN, p_next = m + KN;
         q_next = p_next + KN;
         q = q_next + a.S, weight = q + a.K;
-        first = reinterpret_cast<int *>(weight + 1), taken = first + a.K;
+        first = reinterpret_cast<int *>(weight + 3), taken = first + a.K;
         branch = reinterpret_cast<uint8_t *>(taken + a.K);
     }
 };
@@ -203,7 +203,8 @@ FX_DEVICE void c51_weight(const c51_loss_args &a, const c51_row &s, const c51_se
     // Priority 0: nothing could be drawn, a fault; the row then weighs nothing.
     const float weight = z.priority > 0.0f ? powf(z.smallest / z.priority, z.beta) : 0.0f;
     FX_LANE_0 {
-        *s.weight = weight;
+        const float scaled = weight * a.branch_scale;
+        s.weight[0] = weight, s.weight[1] = scaled, s.weight[2] = scaled / (float)a.B;
         if (!(z.priority > 0.0f)) guard_raise(a.guard, GUARD_DDQN, CHECK_EMPTY, blockIdx.x, z.priority);
         guard_finite(a.guard, GUARD_DDQN, blockIdx.x, z.ret);
         guard_finite(a.guard, GUARD_DDQN, blockIdx.x, z.discount);
@@ -214,7 +215,7 @@ FX_DEVICE void c51_weight(const c51_loss_args &a, const c51_row &s, const c51_se
 // What branch b leaves in memory: its rows of the head gradient; A's is d - mean_a d, and only the taken action has a d.
 FX_DEVICE void c51_write_branch(const c51_loss_args &a, const c51_row &s, int b) {
     const int N = a.N, n = branch_size(a.branch_sizes, b), first = s.first[b], taken = s.taken[b] - first;
-    const float scale = *s.weight * a.branch_scale / (float)a.B, inverse = 1.0f / (float)n;
+    const float scale = s.weight[2], inverse = 1.0f / (float)n;
     const int64_t at = ((int64_t)blockIdx.x * a.K + b) * N;
     FX_LANES(j, N) {
         const float ce = scale * s.log_p[b * N + j], mse = scale * s.p_next[b * N + j], d = ce + mse;
@@ -228,10 +229,10 @@ FX_DEVICE void c51_write_branch(const c51_loss_args &a, const c51_row &s, int b)
     }
 }
 
-// What the branches make together: V's gradient, the sum over branches and actions, and the statistics.
-FX_DEVICE void c51_write_row(const c51_loss_args &a, const c51_row &s) {
+// What the branches make together: V's gradient, the sum over branches and actions, and their mean target.
+FX_DEVICE void c51_write_value(const c51_loss_args &a, const c51_row &s) {
     const int N = a.N, K = a.K, S = a.S;
-    const float weight = *s.weight * a.branch_scale, scale = weight / (float)a.B, mean = 1.0f / (float)K;
+    const float scale = s.weight[2], mean = 1.0f / (float)K;
     float *rows = a.rows + (int64_t)blockIdx.x * a.W;
     FX_LANES(j, N) {
         float sum = 0.0f, d = 0.0f;
@@ -241,12 +242,19 @@ FX_DEVICE void c51_write_row(const c51_loss_args &a, const c51_row &s) {
         if (a.dlogits) a.dlogits[(int64_t)blockIdx.x * a.Np + j] = scale * d;
     }
     if (a.dlogits) FX_LANES(j, a.Np - (1 + S) * N) a.dlogits[(int64_t)blockIdx.x * a.Np + (1 + S) * N + j] = 0.0f;
+}
+
+// The statistics.
+FX_DEVICE void c51_write_stats(const c51_loss_args &a, const c51_row &s) {
+    const int K = a.K;
+    const float scale = s.weight[2];
+    float *rows = a.rows + (int64_t)blockIdx.x * a.W;
     FX_LANES(c, STATS) {
         float v = s.stats[c];
 #pragma unroll 1
         for (int b = 1; b < K; ++b) v = combine_stats(c, v, s.stats[b * STATS + c]);
-        v *= c == STAT_LOSS                               ? weight
-             : c == STAT_WEIGHT                           ? *s.weight
+        v *= c == STAT_LOSS                               ? s.weight[1]
+             : c == STAT_WEIGHT                           ? s.weight[0]
              : c == STAT_CE_NORM2 || c == STAT_MSE_NORM2 ? scale * scale
                                                           : 1.0f;
         rows[c] = v;
@@ -269,24 +277,27 @@ FX_DEVICE void c51_row_gpu(const c51_loss_args &a, float *shared) {
     FX_FOR(b, K) {
         const int first = branch_first(a.branch_sizes, b), n = branch_size(a.branch_sizes, b);
         s.first[b] = first;
-        s.taken[b] = first + branch_action(a.branch_sizes, K, action, b);
         for (int i = 0; i < n; ++i) s.branch[first + i] = (uint8_t)b;
     }
     copy_async_wait();
     __syncthreads();
-    FX_ROWS(r, 3 * K) c51_base(a, s, r);
+    FX_ROWS(r, 3 * K + 2) {
+        if (r < 3 * K) c51_base(a, s, r);
+        else if (r == 3 * K) c51_weight(a, s, z);
+        else FX_LANES(b, K) s.taken[b] = s.first[b] + branch_action(a.branch_sizes, K, action, b);
+    }
     __syncthreads();
-    FX_ROWS(r, S + K + 1) {
+    FX_ROWS(r, S + K) {
         if (r < S) c51_next(a, s, z, r);
-        else if (r < S + K) c51_taken(a, s, z, r - S);
-        else c51_weight(a, s, z);
+        else c51_taken(a, s, z, r - S);
     }
     __syncthreads();
     FX_ROWS(b, K) c51_branch(a, s, z, b);
     __syncthreads();
-    FX_ROWS(r, K + 1) {
+    FX_ROWS(r, K + 2) {
         if (r < K) c51_write_branch(a, s, r);
-        else c51_write_row(a, s);
+        else if (r == K) c51_write_value(a, s);
+        else c51_write_stats(a, s);
     }
 }
 

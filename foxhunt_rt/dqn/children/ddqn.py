@@ -160,9 +160,9 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
     common = {"branch_sizes": shape.packed_branches, "B": b, "K": k, "S": s, "N": n, "Np": shape.head_padded,
               "W": shape.stats_width}  # fmt: skip
     staged = 3 * shape.head_padded if 3 * shape.head_padded <= abi.constant("C51_STAGE_FLOATS") else 0
-    shared = 4 * (staged + 4 * k * n + 2 * s + (abi.constant("STATS") + 4) * k)
+    shared = 4 * (staged + 4 * k * n + 2 * s + (abi.constant("STATS") + 4) * k + 4)
     # One warp a softmax while the batch leaves multiprocessors idle; narrow blocks once it fills them.
-    warps = min(s + k + 1, 32 if b <= 256 else 8)
+    warps = min(s + k, 32 if b <= 256 else 8)
     budget = buffers.ce_grad is not None
     child.launch("c51_loss", grid=(b,), block=(32 * warps,), shared=shared,
                  args=dict(common, logits=inputs.logits, action=inputs.action, ret=inputs.ret, discount=inputs.discount,
