@@ -6,6 +6,7 @@ context current and puts back what was current.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,12 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _quietly(destroy: Callable[..., object], *args: Any) -> None:
+    """A destructor never raises: what it could not destroy goes with the context, and the others still get their turn."""
+    with contextlib.suppress(FoxhuntError):
+        destroy(*args)
 
 
 class Device:
@@ -137,9 +144,11 @@ class Context:
     def finalize(self, owner: object, destroy: Callable[..., object], *args: Any) -> weakref.finalize[..., Any]:
         """Calls ``destroy(context, *args)`` once: when ``owner`` is collected, when the result is called, at `close`, or at
         interpreter exit, whichever comes first."""
-        if len(self._owned) > 64 and len(self._owned) & (len(self._owned) - 1) == 0:  # at powers of two: forget the dead
+        if (
+            len(self._owned) > 64 and len(self._owned) & (len(self._owned) - 1) == 0
+        ):  # at powers of two: forget the dead
             self._owned = [f for f in self._owned if f.alive]
-        finalizer = weakref.finalize(owner, destroy, self, *args)
+        finalizer = weakref.finalize(owner, _quietly, destroy, self, *args)
         self._owned.append(finalizer)
         return finalizer
 
