@@ -17,9 +17,7 @@ FX_DEVICE bool raised(const uint32_t *word, int words, uint64_t clear, uint64_t 
     return ((value ^ clear) & mask) != 0;
 }
 
-FX_DEVICE void set(uint64_t handle, bool on) {
-    cudaGraphSetConditional((cudaGraphConditionalHandle)handle, on ? 1u : 0u);
-}
+FX_DEVICE void set(uint64_t handle, bool on) { cudaGraphSetConditional((cudaGraphConditionalHandle)handle, on ? 1u : 0u); }
 
 }  // namespace
 

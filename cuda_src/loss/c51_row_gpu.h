@@ -29,16 +29,16 @@ FX_DEVICE float warp_max(float x) {  // keeps NaN
 struct c51_row {
     const float *logits;  // (3, Np) or, too long for shared memory, rows of the passes `pass` floats apart
     int64_t pass;
-    float *base;      // (3, K, N) V - mean_a A of each pass; then of each branch:
-    float *log_p;     //   (K, N) the first third: log p at s; then the cross-entropy part of d, without weight
-    float *m;         //   (K, N) the second third: projected target
-    float *p_next;    //   (K, N) the last third: p of the target network; then the expected-value part of d
-    float *q_next;    // (S,) expected return of each action at s'
-    float *stats;     // (K, STATS) each branch's share of the row's statistics
-    float *q;         // (K,) expected return of the taken action at s
-    float *weight;    // (3,) importance weight; times the branch scale; and over B
-    int *first;       // (K,) number of the branch's first action
-    int *taken;       // (K,) number of the taken action
+    float *base;    // (3, K, N) V - mean_a A of each pass; then of each branch:
+    float *log_p;   //   (K, N) the first third: log p at s; then the cross-entropy part of d, without weight
+    float *m;       //   (K, N) the second third: projected target
+    float *p_next;  //   (K, N) the last third: p of the target network; then the expected-value part of d
+    float *q_next;  // (S,) expected return of each action at s'
+    float *stats;   // (K, STATS) each branch's share of the row's statistics
+    float *q;       // (K,) expected return of the taken action at s
+    float *weight;  // (3,) importance weight; times the branch scale; and over B
+    int *first;     // (K,) number of the branch's first action
+    int *taken;     // (K,) number of the taken action
     uint8_t *branch;  // (S,) branch of each action
 
     FX_DEVICE c51_row(const c51_loss_args &a, float *shared) {
@@ -189,8 +189,8 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
         out[1] = make_float4(error * error * mean, fabsf(error) * mean, q * mean, y * mean);
         out[2] = make_float4(b == 0 ? 1.0f : 0.0f, sums[5] * mean, spike && !terminal ? mean : 0.0f,
                              b == 0 && !terminal ? 1.0f : 0.0f);
-        out[3] = make_float4(alpha * alpha * sums[3], mse_factor * mse_factor * sums[4], fabsf(q) > z.q_clip ? 1.0f : 0.0f,
-                             0.0f);
+        out[3] = make_float4(alpha * alpha * sums[3], mse_factor * mse_factor * sums[4],
+                             fabsf(q) > z.q_clip ? 1.0f : 0.0f, 0.0f);
         a.next_action[blockIdx.x * K + b] = best;
         guard_mass(a.guard, GUARD_DDQN, blockIdx.x, sums[0]);
         guard_finite(a.guard, GUARD_DDQN, blockIdx.x, ce);
@@ -253,10 +253,10 @@ FX_DEVICE void c51_write_stats(const c51_loss_args &a, const c51_row &s) {
         float v = s.stats[c];
 #pragma unroll 1
         for (int b = 1; b < K; ++b) v = combine_stats(c, v, s.stats[b * STATS + c]);
-        v *= c == STAT_LOSS                               ? s.weight[1]
-             : c == STAT_WEIGHT                           ? s.weight[0]
+        v *= c == STAT_LOSS                              ? s.weight[1]
+             : c == STAT_WEIGHT                          ? s.weight[0]
              : c == STAT_CE_NORM2 || c == STAT_MSE_NORM2 ? scale * scale
-                                                          : 1.0f;
+                                                         : 1.0f;
         rows[c] = v;
         if (c == STAT_TD_ERROR) a.td_error[blockIdx.x] = v;
     }
@@ -269,8 +269,7 @@ FX_DEVICE void c51_row_gpu(const c51_loss_args &a, float *shared) {
         const float *from = a.logits + (int64_t)blockIdx.x * a.Np;
 #pragma unroll 1
         for (int pass = 0; pass < 3; ++pass)
-            FX_FOR(q, a.Np / 4)
-                copy_async(shared + pass * a.Np + 4 * q, from + (int64_t)pass * a.B * a.Np + 4 * q);
+            FX_FOR(q, a.Np / 4) copy_async(shared + pass * a.Np + 4 * q, from + (int64_t)pass * a.B * a.Np + 4 * q);
     }
     const int action = a.action[blockIdx.x];
     const c51_settings z(a);

@@ -63,9 +63,8 @@ inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
                 branch[b * BRANCH_STATS + B_Q] = soft.expectation;
                 if (!(highest <= 1e-6f)) guard_raise(a.guard, GUARD_DDQN, CHECK_LOG_PROBABILITY, row, highest);
                 if (!(fabsf(soft.expectation) <= limit))
-                    guard_raise(a.guard, GUARD_DDQN,
-                                    finite(soft.expectation) ? CHECK_Q_RANGE : CHECK_NON_FINITE, row,
-                                    soft.expectation);
+                    guard_raise(a.guard, GUARD_DDQN, finite(soft.expectation) ? CHECK_Q_RANGE : CHECK_NON_FINITE, row,
+                                soft.expectation);
             }
         }
     }
@@ -145,7 +144,7 @@ inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
 
     if (a.dlogits)
         write_head_gradient(a.dlogits + (int64_t)row * a.Np, K, S, N, a.Np, sizes, action,
-                                [&](int b, int j) { return p_taken[b * N + j]; });
+                            [&](int b, int j) { return p_taken[b * N + j]; });
 
     float *out = a.rows + (int64_t)row * a.W;
     const float mean = 1.0f / (float)K;

@@ -111,8 +111,8 @@ struct input_region {
             for (int c = 0; c < DOT_COLS; ++c) acc[i][c] = splat(0.0f);
         }
         const float *dy = a.dy + (size_t)r * a.Np, *w = a.w + (size_t)k * a.Np;
-        block_dots<ROWS, DOT_COLS>(acc, p, parts, a.Np, dy, w, a.Np, s, a.dx_rows, rows - 1, a.dx_cols, row, col,
-                                   step, row < rows);
+        block_dots<ROWS, DOT_COLS>(acc, p, parts, a.Np, dy, w, a.Np, s, a.dx_rows, rows - 1, a.dx_cols, row, col, step,
+                                   row < rows);
         if (row >= rows) return;
         float *out = sums + p * stride + row * a.dx_cols + col;
         FX_UNROLL

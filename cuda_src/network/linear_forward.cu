@@ -31,11 +31,12 @@ struct forward_region {
 
     template <int ROWS>
     FX_DEVICE void product_of(fx::lanes (&acc)[ROWS][fx::TILE_COLS], fx::stage &s, const linear_forward_args &a, int row,
-                              int column) const {
+                           int column) const {
         const fx::along_rows left{x, a.Kp};
 #ifdef FX_GPU
         if constexpr (ROWS == fx::BIG_ROWS)
-            return fx::block_product_big(acc, n, left, w, a.Np, s, a.block_rows, rows - 1, cols, row, column, row < rows);
+            return fx::block_product_big(acc, n, left, w, a.Np, s, a.block_rows, rows - 1, cols, row, column,
+                                         row < rows);
 #endif
         fx::block_product<ROWS>(acc, n, left, w, a.Np, s, a.block_rows, rows - 1, cols, row, column, row < rows);
     }

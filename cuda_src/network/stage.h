@@ -50,7 +50,7 @@ FX_DEVICE ones stage_left(const ones &a, float *, int, int, int, int, int) { ret
 // beyond `last` repeat it; `works` is false for threads without a tile.
 template <int ROWS, class A>
 FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows, int last,
-                             int cols, int row, int column, bool works) {
+                          int cols, int row, int column, bool works) {
     for (int t = 0; t < n; t += STAGE_STEPS) {
         int steps = min(STAGE_STEPS, n - t);
         if (t > 0) __syncthreads();
@@ -91,7 +91,7 @@ static_assert(LINEAR_BIG_ROWS == LINEAR_MAX_COLS, "fill_steps serves both operan
 // The same for big tiles, where it is throughput that counts: the next stage is on its way during the products.
 template <class A>
 FX_DEVICE void block_product_big(tile<BIG_ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows,
-                                 int last, int cols, int row, int column, bool works) {
+                              int last, int cols, int row, int column, bool works) {
     auto fill = [&](int t) {
         auto &to = s.big[t / BIG_STAGE_STEPS & 1];
         const int steps = min(BIG_STAGE_STEPS, n - t);
@@ -146,8 +146,7 @@ FX_DEVICE void block_dots(lanes (&acc)[ROWS][COLS], int part, int parts, int n, 
         copy_async_wait();
         __syncthreads();
         if (works)
-            dots(acc, part, parts, width, s.rows + row * ld_stage, ld_stage, sw + column * ld_stage,
-                 step * ld_stage);
+            dots(acc, part, parts, width, s.rows + row * ld_stage, ld_stage, sw + column * ld_stage, step * ld_stage);
     }
 }
 

@@ -28,8 +28,11 @@ struct parameters {
     fx::lanes grad, theta, m, v, target;
 
     FX_DEVICE parameters(const adam_update_args &a, int64_t at)
-        : grad(fx::load_lanes(a.grad + at)), theta(fx::load_lanes(a.theta + at)), m(fx::load_lanes(a.m + at)),
-          v(fx::load_lanes(a.v + at)), target(a.target ? fx::load_lanes(a.target + at) : fx::splat(0.0f)) {}
+        : grad(fx::load_lanes(a.grad + at)),
+          theta(fx::load_lanes(a.theta + at)),
+          m(fx::load_lanes(a.m + at)),
+          v(fx::load_lanes(a.v + at)),
+          target(a.target ? fx::load_lanes(a.target + at) : fx::splat(0.0f)) {}
 };
 
 }  // namespace

@@ -144,9 +144,8 @@ class Context:
     def finalize(self, owner: object, destroy: Callable[..., object], *args: Any) -> weakref.finalize[..., Any]:
         """Calls ``destroy(context, *args)`` once: when ``owner`` is collected, when the result is called, at `close`, or at
         interpreter exit, whichever comes first."""
-        if (
-            len(self._owned) > 64 and len(self._owned) & (len(self._owned) - 1) == 0
-        ):  # at powers of two: forget the dead
+        # Forget the dead at powers of two, so that the list stays as long as what is alive.
+        if len(self._owned) > 64 and len(self._owned) & (len(self._owned) - 1) == 0:
             self._owned = [f for f in self._owned if f.alive]
         finalizer = weakref.finalize(owner, _quietly, destroy, self, *args)
         self._owned.append(finalizer)

@@ -43,7 +43,9 @@ class _ManagedVersioned(ctypes.Structure):
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # of a capsule: called with the GIL, its argument is being destroyed
+_Destructor = ctypes.PYFUNCTYPE(
+    None, ctypes.c_void_p
+)  # of a capsule: called with the GIL, its argument is being destroyed
 _api = ctypes.pythonapi
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(("PyCapsule_New", _api))
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
@@ -87,6 +89,7 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
+
 
 def export(ptr: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[int, int], *, versioned: bool,
            read_only: bool, keep: Any, released: Callable[[], None]) -> Any:  # fmt: skip
@@ -142,7 +145,9 @@ def consume(capsule: Any, label: str) -> Imported:
         strides = tuple(int(tensor.strides[i]) for i in range(tensor.ndim))
         dense = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
         if math.prod(shape) and any(n > 1 and a != b for n, a, b in zip(shape, strides, dense, strict=True)):
-            raise FoxhuntError(f"{label}: strides {strides} of shape {shape} are not dense row-major: pass a contiguous copy")
+            raise FoxhuntError(
+                f"{label}: strides {strides} of shape {shape} are not dense row-major: pass a contiguous copy"
+            )
     dtype = _dtype(tensor, label)
     _rename(capsule, _USED[versioned])
     deleter = managed.deleter

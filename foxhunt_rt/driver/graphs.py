@@ -81,7 +81,9 @@ class Graph:
     def conditional_handle(self) -> Any:
         """A handle for one conditional node of this graph. A kernel must set it in every launch before the node is reached."""
         with self.context.current():
-            return self.context.call(self.context.cu.cuGraphConditionalHandleCreate, self.handle, self.context.handle, 0, 0)
+            return self.context.call(
+                self.context.cu.cuGraphConditionalHandleCreate, self.handle, self.context.handle, 0, 0
+            )
 
     def add_conditional(self, kind: str, handle: Any, after: Sequence[Any]) -> tuple[Any, Graph]:
         """Adds an ``"IF"`` or ``"WHILE"`` node; returns it and its body, an empty graph that belongs to the node."""

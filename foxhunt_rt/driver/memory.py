@@ -188,7 +188,9 @@ class Buffer:
         self._check("__dlpack__")
         device = self.__dlpack_device__()
         if copy or (dl_device is not None and tuple(dl_device) not in (device, (dlpack.CPU, 0))):
-            raise BufferError(f"{self.label}: __dlpack__ makes no copy and stays on its device {device}: use to_numpy()")
+            raise BufferError(
+                f"{self.label}: __dlpack__ makes no copy and stays on its device {device}: use to_numpy()"
+            )
         if dl_device is not None and tuple(dl_device) != device and device[0] == dlpack.CUDA:
             raise BufferError(f"{self.label} lies in device memory {device}: use to_numpy() for the CPU")
         if device[0] == dlpack.CUDA:

@@ -134,7 +134,9 @@ class Child:
         self._check_open()
         check_dims(kernel, grid, block)
         packed = self.pack(kernel, args)
-        self.ops.append(KernelOp(kernel, tuple(map(int, grid)), tuple(map(int, block)), int(shared), packed, dict(args)))
+        self.ops.append(
+            KernelOp(kernel, tuple(map(int, grid)), tuple(map(int, block)), int(shared), packed, dict(args))
+        )
 
     def pack(self, kernel: str, args: Mapping[str, Any]) -> kernels.PackedArgs:
         """Checks and packs launch fields, and that the child declared what they point to."""
@@ -205,7 +207,9 @@ class Child:
                 overlap(a, b) for a in earlier.reads for b in self.writes):  # fmt: skip
             return True
         # A gated child reads its flag, and no declaration of privacy hides a write to that.
-        return bool((self.when and writes(earlier, self.when.word)) or (earlier.when and writes(self, earlier.when.word)))
+        return bool(
+            (self.when and writes(earlier, self.when.word)) or (earlier.when and writes(self, earlier.when.word))
+        )
 
     def check_alive(self) -> None:
         for buffer in self.buffers:

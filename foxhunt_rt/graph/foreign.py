@@ -42,7 +42,9 @@ def raw_graph(graph: Any) -> int:
         return raw_graph(graph.graph_definition)
     handle = getattr(graph, "handle", graph)
     if type(handle).__name__ == "CUgraphExec":
-        raise ForeignGraphError("this is an executable, whose nodes cannot be taken: give the graph that it was made from")
+        raise ForeignGraphError(
+            "this is an executable, whose nodes cannot be taken: give the graph that it was made from"
+        )
     try:
         value = int(handle)
     except (TypeError, ValueError):
@@ -85,7 +87,9 @@ class ForeignChild(Child):
         """What it declares: its launches are unknown."""
         return [(b.ptr, b.nbytes) for b in self.writes]
 
-    def run(self, context: Context, stream: Stream, functions: Mapping[str, Function], synchronize: bool = False) -> None:
+    def run(
+        self, context: Context, stream: Stream, functions: Mapping[str, Function], synchronize: bool = False
+    ) -> None:
         """Launches the graph by itself."""
         from foxhunt_rt.driver import DriverError
 

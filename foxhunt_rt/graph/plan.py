@@ -204,7 +204,9 @@ class Composer:
             self.runtime.ledger.captured(function, user)
         return functions
 
-    def compose(self, graphs: list[Graph], functions: dict[str, Function], loop: LoopState | None = None) -> Composition:
+    def compose(
+        self, graphs: list[Graph], functions: dict[str, Function], loop: LoopState | None = None
+    ) -> Composition:
         """The parent: one child-graph node per child, edges from `StepPlan.dependencies`."""
         edges = self.plan.dependencies(self.total_order)
         return ConditionalComposer(self.plan, edges, functions, loop).compose(graphs)

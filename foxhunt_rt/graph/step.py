@@ -270,7 +270,9 @@ class StepGraph:
         if kernel not in self.children[i].kernels:
             raise FoxhuntError(f"child {child} launches no {kernel}: it launches {', '.join(self.children[i].kernels)}")
         if occurrence is not None and not 0 <= occurrence < len(names):
-            raise FoxhuntError(f"child {child} launches {kernel} {len(names)} times, counted from 0: there is no {occurrence}")
+            raise FoxhuntError(
+                f"child {child} launches {kernel} {len(names)} times, counted from 0: there is no {occurrence}"
+            )
         fresh: list[tuple[NodeName, KernelOp]] = []
         for name in names if occurrence is None else [names[occurrence]]:
             op = self.children[i].ops[name.index]

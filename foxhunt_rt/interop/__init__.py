@@ -1,9 +1,9 @@
 """Other libraries' memory, streams and graphs, and ours for them, without copies: docs/interop.md.
 
-    x = interop.wrap(rt, tensor, "features")          # PyTorch, CuPy, JAX, NumPy, cuda.core: a buffer over the same memory
-    array = numpy.from_dlpack(buffer)                 # ours for others: __dlpack__, __cuda_array_interface__
-    step.launch(stream=torch.cuda.current_stream())   # __cuda_stream__, in both directions
-    plan.child_from_graph("head", torch_graph, reads=[x], writes=[y])
+x = interop.wrap(rt, tensor, "features")          # PyTorch, CuPy, JAX, NumPy, cuda.core: a buffer over the same memory
+array = numpy.from_dlpack(buffer)                 # ours for others: __dlpack__, __cuda_array_interface__
+step.launch(stream=torch.cuda.current_stream())   # __cuda_stream__, in both directions
+plan.child_from_graph("head", torch_graph, reads=[x], writes=[y])
 """
 
 from foxhunt_rt.driver.stream import stream_handle

@@ -118,7 +118,9 @@ def from_cuda_array_interface(rt: Runtime, array: Any, label: str) -> DeviceBuff
     interface = array.__cuda_array_interface__
     version = interface.get("version", 0)
     if version < 2:
-        raise ForeignMemoryError(f"{label}: __cuda_array_interface__ of version {version} is not supported: use version 3")
+        raise ForeignMemoryError(
+            f"{label}: __cuda_array_interface__ of version {version} is not supported: use version 3"
+        )
     if interface.get("mask") is not None:
         raise ForeignMemoryError(f"{label}: masked arrays are not supported: fill the mask first")
     shape = tuple(int(n) for n in interface["shape"])
@@ -137,7 +139,9 @@ def from_cuda_array_interface(rt: Runtime, array: Any, label: str) -> DeviceBuff
                                  f"{rt.device.ordinal}")  # fmt: skip
     stream = interface.get("stream")
     if stream == 0:
-        raise ForeignMemoryError(f"{label}: stream 0 of __cuda_array_interface__ is ambiguous: give 1 or 2, or a handle")
+        raise ForeignMemoryError(
+            f"{label}: stream 0 of __cuda_array_interface__ is ambiguous: give 1 or 2, or a handle"
+        )
     if stream is not None and stream != int(rt.stream.handle):
         rt.stream.wait(int(stream))
     allocation = ForeignAllocation(rt.stream, ptr, math.prod(shape) * dtype.itemsize, label, array, read_only=read_only)
@@ -154,13 +158,17 @@ def known_to_driver(rt: Runtime, ptr: int) -> bool:
 
 def _check_device(rt: Runtime, ordinal: int, label: str) -> None:
     if rt.driver_kind != "cuda" or ordinal != rt.device.ordinal:
-        here = f"device {rt.device.ordinal}" if rt.driver_kind == "cuda" else "hostsim, whose device memory is the CPU's"
+        here = (
+            f"device {rt.device.ordinal}" if rt.driver_kind == "cuda" else "hostsim, whose device memory is the CPU's"
+        )
         raise ForeignMemoryError(f"{label} lies on CUDA device {ordinal}, the runtime is on {here}: move it there")
 
 
 def _check_size(shape: tuple[int, ...], label: str) -> None:
     if not math.prod(shape):
-        raise ForeignMemoryError(f"{label}: a buffer of shape {shape} holds nothing: every dimension must be at least 1")
+        raise ForeignMemoryError(
+            f"{label}: a buffer of shape {shape} holds nothing: every dimension must be at least 1"
+        )
 
 
 __all__ = ["ForeignMemoryError", "from_cuda_array_interface", "from_dlpack", "known_to_driver", "wrap"]

@@ -61,7 +61,8 @@ def test_a_spinning_kernel_is_named_while_it_spins(runtime):
 def test_long_steps_that_move_and_an_idle_step_are_no_hang(runtime):
     step, _ = build(runtime, spin_ms=60)
     with Watchdog(step, 0.5) as dog:
-        for _ in range(10):  # 0.6 s in all, each far below the limit; a queue of them would have to be below it together
+        # 0.6 s in all, each far below the limit; steps queued at once would have to be below it together
+        for _ in range(10):
             step.launch()
             runtime.synchronize()
         time.sleep(0.7)

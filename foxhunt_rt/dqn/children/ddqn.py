@@ -135,7 +135,9 @@ class DdqnBuffers:
             next_action=rt.zeros((shape.batch, len(shape.branches)), np.int32, f"{label}.next_action"),
             target=floats(part, "target", keep_target),
             rows=rows,
-            parts=floats((-(-shape.batch // _chunk(shape.batch)), shape.stats_width), "parts", shape.batch > _DIRECT_ROWS),
+            parts=floats(
+                (-(-shape.batch // _chunk(shape.batch)), shape.stats_width), "parts", shape.batch > _DIRECT_ROWS
+            ),
         )
 
     @property
