@@ -130,9 +130,11 @@ def test_one_launch_a_step_counted_from_the_driver_calls(runtime, whole, monkeyp
     ungraphed = train(runtime, small_config("train.steps_per_epoch=2"))
     try:
         result = ungraphed.run([1])
+        nodes = ungraphed.world.learner.graph.info()["nodes"]
     finally:
         ungraphed.close()
-    assert result["launches_per_step"] == 13  # the nodes of the step, one by one
+    assert nodes > 10
+    assert result["launches_per_step"] == nodes  # one by one
 
 
 def test_every_step_leaves_its_record_also_in_epochs_of_three_steps(runtime, tmp_path):
