@@ -54,3 +54,12 @@ def require(module: str, purpose: str = "") -> Any:
         what = f"foxhunt-rt[{extra}]" if extra else package
         needs = f"{purpose} needs " if purpose else ""
         raise MissingExtra(f"{needs}{package}, which is not installed: pip install '{what}'") from None
+
+
+def as_missing(error: BaseException) -> MissingExtra | None:
+    """The `MissingExtra` that a plain import statement's ModuleNotFoundError stands for; None for any other error."""
+    if not isinstance(error, ModuleNotFoundError) or isinstance(error, MissingExtra):
+        return None
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(error.name or "") or EXTRAS.get(package)
+    return MissingExtra(f"{package} is not installed: pip install 'foxhunt-rt[{extra}]'") if extra else None

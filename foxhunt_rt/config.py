@@ -24,6 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from foxhunt_rt._optional import require
+
 __all__ = [
     "Config",
     "ConfigError",
@@ -405,11 +407,8 @@ class Config:
 
     def to_toml(self) -> str:
         """Complete TOML text; `Config.load` of it gives an equal configuration."""
-        try:
-            import tomli_w
-        except ModuleNotFoundError as error:
-            raise ConfigError("writing TOML needs tomli-w; pip install 'foxhunt-rt[train]'") from error
-        return tomli_w.dumps(self.to_dict())
+        tomli_w = require("tomli_w", "writing TOML")
+        return str(tomli_w.dumps(self.to_dict()))
 
     def save(self, path: str | Path) -> None:
         """Writes the complete configuration as TOML."""

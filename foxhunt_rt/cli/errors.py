@@ -50,13 +50,24 @@ def _is(error: BaseException, module: str, name: str) -> bool:
     return kind is not None and isinstance(error, kind)
 
 
+def _meant(error: BaseException) -> BaseException:
+    """A missing extra for the import statement that met it, else the error itself."""
+    if not isinstance(error, ModuleNotFoundError):
+        return error
+    from foxhunt_rt._optional import as_missing
+
+    return as_missing(error) or error
+
+
 def exit_code(error: BaseException) -> ExitCode:
     """The exit code for an exception."""
+    error = _meant(error)
     return next((code for module, name, code in _CODES if _is(error, module, name)), ExitCode.FAILURE)
 
 
 def one_line(error: BaseException) -> str:
     """The message of an error raised on purpose; an unexpected one is named as such."""
+    error = _meant(error)
     if isinstance(error, KeyboardInterrupt):
         text = str(error) or "interrupted; nothing was written"
     elif (_is(error, "foxhunt_rt.driver.errors", "FoxhuntError") or isinstance(error, NotImplementedError)
