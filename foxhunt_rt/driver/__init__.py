@@ -13,14 +13,15 @@ from foxhunt_rt.driver.errors import (
     OutOfMemory,
 )
 from foxhunt_rt.driver.graphs import Graph, GraphExec, Node, capture
-from foxhunt_rt.driver.loader import gpu_count, hostsim, kind, load
+from foxhunt_rt.driver.loader import gpu_count, hostsim, kind, load, shim
 from foxhunt_rt.driver.memory import Buffer, DeviceBuffer, MappedBuffer, live_allocations, memset, memset_pattern
 from foxhunt_rt.driver.module import Function, Module
 from foxhunt_rt.driver.stream import Event, Stream
+from foxhunt_rt.driver.tracing import PLUMBING, DriverCalls
 
 __all__ = [
-    "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DriverError", "DriverNotFound",
-    "Event", "FoxhuntError", "Function", "Graph", "GraphExec", "LifetimeError", "MappedBuffer", "Module", "Node",
-    "OutOfMemory", "Stream", "call", "capture", "counts", "dlpack", "gpu_count", "hostsim", "kind", "live_allocations", "load",
-    "memset", "memset_pattern",
+    "PLUMBING", "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DriverCalls", "DriverError",
+    "DriverNotFound", "Event", "FoxhuntError", "Function", "Graph", "GraphExec", "LifetimeError", "MappedBuffer", "Module",
+    "Node", "OutOfMemory", "Stream", "call", "capture", "counts", "dlpack", "gpu_count", "hostsim", "kind", "live_allocations",
+    "load", "memset", "memset_pattern", "shim",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for context in _contexts:
-        context._forked = True
+        context._forked, context.usable = True, False
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -83,13 +83,20 @@ class Device:
 
 
 class Context:
-    """The primary context of a device, retained until `close`."""
+    """The primary context of a device, retained until `close`.
+
+    Attributes
+    ----------
+    usable : bool
+        False once it is dead, closed, or another process's; `check_usable` says which.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.cu = loader.load()
         self.handle = call(self.cu.cuDevicePrimaryCtxRetain, device.handle)
-        self._id = int(self.handle)
+        self._get_current = self.cu.cuCtxGetCurrent
+        self.usable = True
         self._dead: DriverError | None = None
         self._forked = False
         self.closed = False
@@ -116,9 +123,10 @@ class Context:
     def note(self, error: DriverError) -> None:
         """Remembers the first sticky error: it is the cause, those after it are its echo."""
         if error.sticky and self._dead is None:
-            self._dead = error
+            self._dead, self.usable = error, False
 
     def check_usable(self) -> None:
+        """Raises with the reason when the context is not `usable`."""
         if self._dead is not None:
             first = self._dead
             raise ContextDead(first.code, first.name, first.text, first.call, first.where)
@@ -128,10 +136,6 @@ class Context:
         if self.closed:
             raise LifetimeError("the context is closed: create a new Runtime")
 
-    @property
-    def usable(self) -> bool:
-        return self._dead is None and not self._forked and not self.closed
-
     def current(self) -> Current:
         """Makes this context current in this thread for a with block, and restores what was current."""
         return Current(self)
@@ -139,7 +143,7 @@ class Context:
     @property
     def is_current(self) -> bool:
         """Whether this context is current in this thread: one driver call."""
-        return int(self.cu.cuCtxGetCurrent()[1] or 0) == self._id
+        return bool(self._get_current()[1] == self.handle)
 
     def finalize(self, owner: object, destroy: Callable[..., object], *args: Any) -> weakref.finalize[..., Any]:
         """Calls ``destroy(context, *args)`` once: when ``owner`` is collected, when the result is called, at `close`, or at
@@ -167,7 +171,7 @@ class Context:
             if entry is not None and not getattr(entry[0], "exports", 0):
                 finalizer()
         self._owned.clear()
-        self.closed = True
+        self.closed, self.usable = True, False
         self.cu.cuDevicePrimaryCtxRelease(self.device.handle)
 
 
@@ -182,7 +186,8 @@ class Current:
 
     def __enter__(self) -> None:
         context = self._context
-        context.check_usable()
+        if not context.usable:
+            context.check_usable()
         if not context.is_current:
             call(context.cu.cuCtxPushCurrent, context.handle)
             self._pushed = True

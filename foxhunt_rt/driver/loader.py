@@ -3,6 +3,8 @@
 ``FOXHUNT_DRIVER`` decides: ``cuda``, ``hostsim``, or ``auto`` (the default: hostsim when NVML reports no device). The choice is
 made at the first use, never at import. hostsim works by its SONAME: a library named libcuda.so.1 that is loaded
 RTLD_GLOBAL before the first cuda-python call is the one that glibc answers cuda-python's dlopen with.
+
+``FOXHUNT_TRACE=1`` puts the forwarding libcuda of `foxhunt_rt.driver.shim` in front of either, in the same way.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from foxhunt_rt.driver.errors import DriverNotFound
+from foxhunt_rt.driver.shim import Shim, find_libcuda
 
 NATIVE = Path(__file__).resolve().parent.parent / "_native"
 HOSTSIM = NATIVE / "libfoxhunt_hostsim.so"
@@ -24,6 +27,7 @@ _lock = threading.Lock()
 _cu: Any = None
 _kind: str | None = None
 _hostsim: ctypes.CDLL | None = None
+_shim: Shim | None = None
 
 
 def gpu_count() -> int:
@@ -74,6 +78,10 @@ def load() -> Any:
             raise DriverNotFound(f"FOXHUNT_DRIVER={want!r} is unknown: use auto, cuda or hostsim")
         kind = want if want != "auto" else ("cuda" if gpu_count() else "hostsim")
         if kind == "hostsim":
+            _check_hostsim()
+        if os.environ.get("FOXHUNT_TRACE", "0") not in ("", "0"):
+            _load_shim(kind)
+        if kind == "hostsim":
             _load_hostsim()
         if want == "auto":
             what = "NVIDIA's driver" if kind == "cuda" else "hostsim (no GPU found): kernels run on the CPU"
@@ -92,8 +100,17 @@ def load() -> Any:
     return _cu
 
 
-def _load_hostsim() -> None:
-    global _hostsim
+def _load_shim(kind: str) -> None:
+    """Puts the call trace in front of the driver."""
+    global _shim
+    other = _loaded_libcuda()
+    if other is not None:
+        raise DriverNotFound(f"FOXHUNT_TRACE: {other} is loaded in this process already, so its calls cannot be traced: use "
+                             "foxhunt_rt before other CUDA libraries")  # fmt: skip
+    _shim = Shim(str(HOSTSIM) if kind == "hostsim" else find_libcuda())
+
+
+def _check_hostsim() -> None:
     other = _loaded_libcuda()
     if other is not None:
         raise DriverNotFound(f"{other} is loaded in this process already, so hostsim cannot take its place: "
@@ -101,6 +118,10 @@ def _load_hostsim() -> None:
     if not HOSTSIM.exists():
         raise DriverNotFound("hostsim is not built (foxhunt_rt/_native/libfoxhunt_hostsim.so is missing): "
                              "run python tools/build.py, or pip install .")  # fmt: skip
+
+
+def _load_hostsim() -> None:
+    global _hostsim
     _hostsim = ctypes.CDLL(str(HOSTSIM), mode=ctypes.RTLD_GLOBAL)
     _hostsim.fxHostsimConfigure.argtypes = [ctypes.c_char_p, ctypes.c_longlong]
     _hostsim.fxHostsimLastReport.restype = ctypes.c_char_p
@@ -120,3 +141,9 @@ def hostsim() -> ctypes.CDLL | None:
     """The hostsim library with its extra entry points (``fxHostsim...``), or None under NVIDIA's driver."""
     load()
     return _hostsim
+
+
+def shim() -> Shim | None:
+    """The call trace in front of the driver, or None where FOXHUNT_TRACE is not set. Loads the driver."""
+    load()
+    return _shim

@@ -1,8 +1,8 @@
 """Why is my step slow? Names the known causes (known failure K1) from a profile and from what a loop does to the driver.
 
-Three sources: the profile of the step; the driver calls of the user's loop, counted (under hostsim by the driver itself, so that
-nothing goes round it; under NVIDIA's driver those of this package); and a delay queued before the loop, which tells whether
-anything in it waits for the device, whoever made the call.
+Three sources: the profile of the step; the driver calls of the user's loop, counted (`DriverCalls`: from outside under hostsim
+and FOXHUNT_TRACE, else those of this package); and a delay queued before the loop, which tells whether anything in it waits for
+the device, whoever made the call.
 """
 
 from __future__ import annotations
@@ -12,24 +12,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol
 
-from foxhunt_rt.driver import counts, hostsim
+from foxhunt_rt.driver import DriverCalls
+from foxhunt_rt.driver.tracing import launches, loads, seen_from_outside, synchronizes, takes_memory
 from foxhunt_rt.graph.profile import Profile
 from foxhunt_rt.graph.runtime import Runtime
 
-SYNCHRONIZING = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyDtoH", "cuMemcpyHtoD",
-                 "cuMemcpyDtoD", "cuMemcpy", "cuMemsetD8", "cuMemsetD16", "cuMemsetD32")  # fmt: skip
-LAUNCHING = ("cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuLaunchHostFunc", "cuMemcpyHtoDAsync",
-             "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemcpyAsync", "cuMemsetD8Async", "cuMemsetD16Async",
-             "cuMemsetD32Async")  # fmt: skip
-ALLOCATING = ("cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync",
-              "cuMemHostAlloc", "cuMemAllocHost", "cuMemHostRegister", "cuMemFree", "cuMemFreeAsync", "cuMemFreeHost",
-              "cuMemHostUnregister")  # fmt: skip
-LOADING = ("cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoad", "cuModuleUnload", "cuLibraryLoadData", "cuLibraryUnload",
-           "cuFuncLoad", "cuFuncSetAttribute", "cuFuncGetAttribute", "cuCtxSetLimit", "cuGraphInstantiate",
-           "cuGraphExecUpdate")  # fmt: skip
 GRAPH_LAUNCH = "cuGraphLaunch"
 
 #: A launch of at most this many threads that touches this many bytes for each of them walks memory in series.
@@ -66,33 +55,6 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return dataclasses.asdict(self)
-
-
-class CallTrace:
-    """Counts driver calls in a with block. ``found`` has those that were made, by entry point.
-
-    Under hostsim the driver counts, whoever calls. Under NVIDIA's driver calls of other libraries are not seen.
-    """
-
-    def __init__(
-        self, names: Sequence[str] = (*SYNCHRONIZING, *LAUNCHING, *ALLOCATING, *LOADING, GRAPH_LAUNCH)
-    ) -> None:
-        self.names = tuple(dict.fromkeys(names))
-        self.found: dict[str, int] = {}
-
-    def _read(self) -> list[int]:
-        sim = hostsim()
-        if sim is None:
-            return [counts[name] for name in self.names]
-        return [int(sim.fxHostsimCounter(name.encode())) for name in self.names]
-
-    def __enter__(self) -> CallTrace:
-        self._before = self._read()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.found = {name: after - before for name, before, after in zip(self.names, self._before, self._read(), strict=True)
-                      if after > before}  # fmt: skip
 
 
 def waits_for_device(runtime: Runtime, loop: Callable[[], object], delay_ms: float = 5.0, tries: int = 3) -> float:
@@ -144,11 +106,11 @@ def explain(runtime: Runtime, profile: Profile, loop: Callable[[], object] | Non
     if loop is not None:
         loop()
         runtime.synchronize()
-        with CallTrace() as trace:
+        with DriverCalls() as calls:
             for _ in range(turns):
                 loop()
-        found += of_calls(trace.found, turns, launches_per_turn)
-        if hostsim() is None and not any(f.cause == "hidden synchronization" for f in found):
+        found += of_calls(calls.found, turns, launches_per_turn)
+        if not seen_from_outside() and not any(f.cause == "hidden synchronization" for f in found):
             share = waits_for_device(runtime, loop)
             if share > 0.5:
                 found.append(_hidden_wait(share))
@@ -165,30 +127,30 @@ def _hidden_wait(share: float) -> Finding:
 def of_calls(calls: dict[str, int], turns: int, launches_per_turn: int = 1) -> list[Finding]:
     """Findings from the driver calls of so many turns of a loop."""
     found = []
-    waiting = _said(calls, SYNCHRONIZING, turns)
+    waiting = _said(calls, synchronizes, turns)
     if waiting:
         found.append(Finding("hidden synchronization", "the loop", f"{waiting} a step",
                              "read results from mapped records a step later, or every so many steps"))  # fmt: skip
-    outside = _said(calls, LAUNCHING, turns)
+    outside = _said(calls, lambda call: launches(call) and call != GRAPH_LAUNCH, turns)
     graphs = calls.get(GRAPH_LAUNCH, 0)
     if graphs > launches_per_turn * turns:
         outside = ", ".join([*([outside] if outside else []), f"{graphs / turns:g} {GRAPH_LAUNCH}"])
     if outside:
         found.append(Finding("launches outside the parent", "the loop", f"{outside} a step, at about 5 us of the host each",
                              "make them a child of the plan"))  # fmt: skip
-    allocating = _said(calls, ALLOCATING, turns)
+    allocating = _said(calls, takes_memory, turns)
     if allocating:
         found.append(Finding("allocation per step", "the loop", f"{allocating} a step",
                              "allocate before the loop: a free waits for the device"))  # fmt: skip
-    loading = _said(calls, LOADING, turns)
+    loading = _said(calls, loads, turns)
     if loading:
         found.append(Finding("loading or setting per step", "the loop", f"{loading} a step",
                              "load modules, set attributes and build graphs before the loop"))  # fmt: skip
     return found
 
 
-def _said(calls: dict[str, int], names: Sequence[str], turns: int) -> str:
-    return ", ".join(f"{calls[name] / turns:g} {name}" for name in names if calls.get(name))
+def _said(calls: dict[str, int], kind: Callable[[str], bool], turns: int) -> str:
+    return ", ".join(f"{n / turns:g} {name}" for name, n in calls.items() if kind(name))
 
 
 def of_launches(profile: Profile, on_gpu: bool) -> list[Finding]:
@@ -222,7 +184,6 @@ def of_clocks(clocks: Sequence[ClockReading]) -> list[Finding]:
 
 
 __all__ = [
-    "CallTrace",
     "ClockReading",
     "Finding",
     "explain",

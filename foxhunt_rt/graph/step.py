@@ -74,7 +74,8 @@ class StepGraph:
             self.composition = composer.compose(self.graphs, self._conditions, self._loop)
             composer.mark("compose")
             self.executable: GraphExec = composer.instantiate(self.composition.parent)
-        self._plain = mode == "on" and self._loop is None  # a launch is one call, and nothing else
+        #: Steps that the executable runs when it is launched as it is; 0: a launch takes more than that.
+        self._ready = steps_per_launch if mode == "on" else 0
         self._child_executables: list[GraphExec] | None = None
         self._single: tuple[Composition, GraphExec] | None = None
         self._nodes: list[NodeName] | None = None
@@ -129,17 +130,31 @@ class StepGraph:
             what is queued there afterwards follows the step. The host waits for neither.
         """
         started = time.perf_counter_ns()
-        if self._plain and steps in (None, 1) and stream is None and self._context.is_current:  # the usual launch
-            self._context.check_usable()
-            self.executable.launch(self._stream)
-            self.launch_ns = time.perf_counter_ns() - started
-            return
-        if stream is not None:
-            self._stream.wait(stream)
         wanted = self.steps_per_launch if steps is None else steps
+        if stream is None and wanted == self._ready:  # the usual launch
+            self._replay()
+        else:
+            self._launch_otherwise(wanted, stream)
+        self.launch_ns = time.perf_counter_ns() - started
+
+    def _replay(self) -> None:
+        """One cuGraphLaunch, with the runtime's context current in it; what was current before is so afterwards."""
+        context = self._context
+        if not context.usable:
+            context.check_usable()
+        if context.is_current:
+            self.executable.launch(self._stream)
+        else:
+            with context.current():
+                self.executable.launch(self._stream)
+
+    def _launch_otherwise(self, wanted: int, stream: object | None) -> None:
+        """A launch that is not one call: other steps than before, another stream, or ungraphed."""
         if not 1 <= wanted <= self.steps_per_launch:
             raise FoxhuntError(f"step {self.plan.name}: a launch of {wanted} steps; it was built for 1 to "
                                f"{self.steps_per_launch}: build with steps_per_launch={wanted}")  # fmt: skip
+        if stream is not None:
+            self._stream.wait(stream)
         if self.mode == "on":
             self.launch_graph(wanted)
         else:
@@ -148,16 +163,16 @@ class StepGraph:
                     self.run_ungraphed(synchronize=self.mode == "debug")
         if stream is not None:
             self._stream.before(stream)
-        self.launch_ns = time.perf_counter_ns() - started
 
     def launch_graph(self, steps: int) -> None:
         """`launch` whatever ``FOXHUNT_GRAPH`` says."""
         if self._closed:
             raise FoxhuntError(f"step {self.plan.name} is closed: build the plan again")
-        with self._context.current():
-            if self._loop is not None:
-                self._loop.latch(steps)
-            self.executable.launch(self._stream)
+        if self._loop is not None:
+            self._loop.latch(steps)
+        if self.mode == "on":
+            self._ready = steps
+        self._replay()
 
     def stopped(self) -> bool:
         """Whether the stop flag of a graph of K steps is raised, so that launches run no step. Synchronizes."""
@@ -396,7 +411,7 @@ class StepGraph:
         """Waits for the stream, destroys the executables and lets go of buffers and modules. Idempotent."""
         if self._closed:
             return
-        self._closed, self._plain = True, False
+        self._closed, self._ready = True, 0
         self.executable.close()
         self._close_copies()
         for graph in [self.composition.parent, *self.graphs]:

@@ -8,6 +8,7 @@ the buffers that it writes are compared, so that a difference names the child, t
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from foxhunt_rt.driver import FoxhuntError, counts
+from foxhunt_rt.driver.tracing import launches
 from foxhunt_rt.graph.state import Difference, State, flip_bit
 
 if TYPE_CHECKING:
     from foxhunt_rt.graph.step import StepGraph
-
-LAUNCH_CALLS = ("cuGraphLaunch", "cuLaunchKernel", "cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async",
-                "cuMemcpyDtoDAsync")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,11 @@ def _launch_steps(step: StepGraph, count: int) -> Callable[[], None]:
 
 
 def _count(total: dict[str, int], function: Callable[..., None], *args: Any) -> None:
-    start = {name: counts[name] for name in LAUNCH_CALLS}
+    before = Counter(counts)
     function(*args)
-    for name in LAUNCH_CALLS:
-        if counts[name] != start[name]:
-            total[name] = total.get(name, 0) + counts[name] - start[name]
+    for name, calls in (counts - before).items():
+        if launches(name) and not name.startswith(("cuMemcpyDtoH", "cuMemcpyHtoD")):  # the host looking at a flag
+            total[name] = total.get(name, 0) + calls
 
 
 def _writer(step: StepGraph, label: str) -> str:

@@ -3,6 +3,7 @@
 The plugin comes with the package (entry point ``pytest11``) and does nothing until a driver is chosen; see docs/testing.md.
 """
 
+from foxhunt_rt.driver import PLUMBING, DriverCalls
 from foxhunt_rt.testing.assertions import (
     assert_calls,
     assert_isolated,
@@ -10,7 +11,6 @@ from foxhunt_rt.testing.assertions import (
     assert_no_sync,
     assert_replay_matches,
 )
-from foxhunt_rt.testing.calls import PLUMBING, DriverCalls
 
 __all__ = ["PLUMBING", "DriverCalls", "assert_calls", "assert_isolated", "assert_no_allocation", "assert_no_sync",
            "assert_replay_matches"]  # fmt: skip

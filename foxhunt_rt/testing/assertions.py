@@ -9,28 +9,11 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from foxhunt_rt.testing.calls import PLUMBING, DriverCalls
+from foxhunt_rt.driver import PLUMBING, DriverCalls
+from foxhunt_rt.driver.tracing import loads, synchronizes, takes_memory
 
 if TYPE_CHECKING:
     from foxhunt_rt.graph import Runtime, StepGraph, Verification
-
-_WAITS = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize")
-_RESERVES = ("cuMemAlloc", "cuMemHostAlloc", "cuMemFree", "cuMemHostRegister", "cuMemHostUnregister", "cuMemCreate",
-             "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuArray",
-             "cuModuleLoad", "cuModuleUnload", "cuLibrary", "cuLink", "cuFuncSet", "cuFuncGetAttribute", "cuFuncLoad",
-             "cuKernelSet", "cuCtxCreate", "cuCtxDestroy", "cuCtxSet", "cuGraphInstantiate", "cuGraphCreate",
-             "cuGraphDestroy", "cuGraphExecDestroy", "cuGraphExecUpdate", "cuGraphUpload", "cuStreamCreate",
-             "cuStreamDestroy", "cuStreamBeginCapture", "cuEventCreate", "cuEventDestroy")  # fmt: skip
-
-
-def synchronizes(call: str) -> bool:
-    """Whether an entry point may wait for the device: the synchronize calls, and copies and fills that are not async."""
-    return call in _WAITS or (call.startswith(("cuMemcpy", "cuMemset")) and not call.endswith("Async"))
-
-
-def allocates(call: str) -> bool:
-    """Whether an entry point takes or gives back memory, modules, handles or attributes: nothing of a running loop."""
-    return call.startswith(_RESERVES) and call not in PLUMBING
 
 
 def assert_replay_matches(step: StepGraph, steps: int = 1) -> Verification:
@@ -83,7 +66,8 @@ def assert_isolated(runtime: Runtime) -> None:
 
 @contextlib.contextmanager
 def assert_no_sync(runtime: Runtime | None = None) -> Iterator[DriverCalls]:
-    """No driver call of the with block waits for the device. Under hostsim the calls of other libraries count too."""
+    """No driver call of the with block waits for the device. Under hostsim, and under FOXHUNT_TRACE, the calls of other
+    libraries count too."""
     with DriverCalls() as calls:
         yield calls
     _refuse(calls, synchronizes, "synchronizing calls", "read results from mapped memory, a step later", runtime)
@@ -94,7 +78,13 @@ def assert_no_allocation(runtime: Runtime | None = None) -> Iterator[DriverCalls
     """No driver call of the with block allocates, frees, loads, unloads, creates, destroys or sets an attribute or a limit."""
     with DriverCalls() as calls:
         yield calls
-    _refuse(calls, allocates, "allocating or loading calls", "allocate, load and build before the loop", runtime)
+    _refuse(
+        calls,
+        lambda call: takes_memory(call) or loads(call),
+        "allocating or loading calls",
+        "allocate, load and build before the loop",
+        runtime,
+    )
 
 
 @contextlib.contextmanager

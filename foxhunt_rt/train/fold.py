@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from foxhunt_rt import driver
 from foxhunt_rt.dqn.guard import GuardFault
+from foxhunt_rt.driver.tracing import launches
 from foxhunt_rt.market.features import Normalizer
 from foxhunt_rt.market.folds import Fold
 from foxhunt_rt.market.walks import Walks, split_window
@@ -30,8 +31,6 @@ from foxhunt_rt.train.world import World
 __all__ = ["ALARMS", "FoldReport", "FoldRun", "fold_seed"]
 
 ALARMS = ("edge_mass", "spike_share", "q_clip", "atom_use")
-_LAUNCHES = ("cuGraphLaunch", "cuLaunchKernel", "cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async",
-             "cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync")  # fmt: skip
 _SHOW_EVERY = 12  # steps between two looks of the observer
 
 
@@ -276,4 +275,4 @@ def step_us(records: NDArray[Any]) -> float:
 
 
 def _launch_count() -> int:
-    return sum(driver.counts[name] for name in _LAUNCHES)
+    return sum(n for name, n in driver.counts.items() if launches(name))

@@ -48,6 +48,7 @@ class Project:
         (root / "foxhunt_rt" / "kernels").mkdir(parents=True)
         for name in ("header.py", "expression.py"):
             shutil.copy(ROOT / "foxhunt_rt" / "kernels" / name, root / "foxhunt_rt" / "kernels" / name)
+        shutil.copytree(ROOT / "cuda_src" / "trace", root / "cuda_src" / "trace")
         self.write("cuda_src/hostsim/driver.cpp", HOSTSIM)
         self.write("cuda_src/abi/types.h", TYPES)
         self.write("cuda_src/abi/scale.h", ARGS)

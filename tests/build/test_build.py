@@ -22,7 +22,8 @@ def test_what_a_build_makes(project: Project) -> None:
     result = project.build("--baseline")
     assert result.returncode == 0, result.stdout
     assert set(stamps(project)) == {
-        "libfoxhunt_hostsim.so", "host/scale.so", "host-baseline/scale.so", "kernels.json", "abi/types.h", "abi/scale.h",
+        "libfoxhunt_hostsim.so", "libfoxhunt_trace.so", "host/scale.so", "host-baseline/scale.so", "kernels.json", "abi/types.h",
+        "abi/scale.h",
     }  # fmt: skip
     index = json.loads((project.native / "kernels.json").read_text())
     assert index == {"scale": {"image": "scale", "args": "scale_args", "form": "threads"}}
@@ -30,8 +31,9 @@ def test_what_a_build_makes(project: Project) -> None:
         name: subprocess.run(
             ["readelf", "-d", project.native / name], capture_output=True, text=True, check=True
         ).stdout
-        for name in ("libfoxhunt_hostsim.so", "host/scale.so")
+        for name in ("libfoxhunt_hostsim.so", "libfoxhunt_trace.so", "host/scale.so")
     }
+    assert "soname: [libcuda.so.1]" in dynamic["libfoxhunt_trace.so"]
     assert "soname: [libcuda.so.1]" in dynamic["libfoxhunt_hostsim.so"]  # what cuda-python's dlopen is answered with
     assert "Shared library: [libcuda.so.1]" in dynamic["host/scale.so"]
     assert "RUNPATH" not in dynamic["host/scale.so"]

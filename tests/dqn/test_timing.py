@@ -8,8 +8,7 @@ import pytest
 
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.graph import ChildTimes
-from foxhunt_rt.testing import DriverCalls
-from foxhunt_rt.testing.calls import PLUMBING
+from foxhunt_rt.testing import PLUMBING, DriverCalls
 
 from .test_steps_per_launch import BRANCHES, S, config, fill
 

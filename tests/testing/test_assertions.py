@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from foxhunt_rt import driver
+from foxhunt_rt.driver.tracing import launches, loads, synchronizes, takes_memory
 from foxhunt_rt.testing import (
     DriverCalls,
     assert_calls,
@@ -16,7 +17,6 @@ from foxhunt_rt.testing import (
     assert_no_sync,
     assert_replay_matches,
 )
-from foxhunt_rt.testing.assertions import allocates, synchronizes
 
 N = 300
 
@@ -123,16 +123,16 @@ def test_a_failure_inside_the_block_is_the_one_that_is_raised(runtime):
         block()
 
 
-def test_entry_points_are_put_in_their_place():
-    for name in ("cuMemcpyDtoH", "cuMemsetD32", "cuStreamSynchronize", "cuMemcpy"):
-        assert synchronizes(name) and not allocates(name)
-    for name in ("cuMemAllocAsync", "cuMemFreeHost", "cuModuleLoadDataEx", "cuFuncSetAttribute", "cuCtxSetLimit"):
-        assert allocates(name) and not synchronizes(name)
-    for name in (
-        "cuGraphLaunch",
-        "cuMemcpyHtoDAsync",
-        "cuCtxSetCurrent",
-        "cuStreamQuery",
-        "cuGraphExecKernelNodeSetParams",
-    ):
-        assert not allocates(name) and not synchronizes(name)
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        (synchronizes, "cuMemcpyDtoH cuMemsetD32 cuStreamSynchronize cuMemcpy"),
+        (takes_memory, "cuMemAllocAsync cuMemFreeHost cuMemPoolDestroy"),
+        (loads, "cuModuleLoadDataEx cuFuncSetAttribute cuCtxSetLimit cuGraphInstantiateWithFlags"),
+        (launches, "cuGraphLaunch cuLaunchKernelEx cuMemcpyHtoDAsync cuMemsetD32Async"),
+        (None, "cuCtxSetCurrent cuStreamQuery cuGraphExecKernelNodeSetParams cuPointerGetAttribute"),
+    ],
+)
+def test_entry_points_are_put_in_their_place(kind, calls):
+    for name in calls.split():
+        assert [k for k in (synchronizes, takes_memory, loads, launches) if k(name)] == ([kind] if kind else []), name
