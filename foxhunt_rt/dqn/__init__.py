@@ -2,8 +2,21 @@
 
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.agent import Agent, Metrics
+from foxhunt_rt.dqn.checkpoint import CheckpointError
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.policy import Policy, PolicyError
+from foxhunt_rt.dqn.snapshot import PolicySnapshot
 
-__all__ = ["Agent", "Config", "ConfigError", "Learner", "Metrics", "NetworkLayout", "Policy", "PolicyError"]
+__all__ = [
+    "Agent",
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "Learner",
+    "Metrics",
+    "NetworkLayout",
+    "Policy",
+    "PolicyError",
+    "PolicySnapshot",
+]

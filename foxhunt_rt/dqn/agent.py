@@ -4,24 +4,50 @@ agent = fx.dqn.Agent(state_dim=4, branches=[2], environments=8)
 actions = agent.act(states)
 agent.observe(states, actions, rewards, next_states, terminated, truncated)
 metrics = agent.step()                          # one cuGraphLaunch
+agent.save("agent.safetensors")                 # and load: bit for bit
+policy = agent.snapshot()                       # policy.act(states) in another thread
+
+How to use it: docs/agent.md.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.actor import Actor, finite
+from foxhunt_rt.dqn.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from foxhunt_rt.dqn.learner import Learner
-from foxhunt_rt.dqn.policy import Policy, PolicyError
+from foxhunt_rt.dqn.learner_state import check_state, config_of, read_state, write_state
+from foxhunt_rt.dqn.snapshot import PolicySnapshot
 from foxhunt_rt.graph import Runtime
+from foxhunt_rt.interop import to_numpy
 from foxhunt_rt.replay import ReplayError, decode_actions, encode_actions
 
 __all__ = ["Agent", "Metrics"]
+
+_KIND = "agent"  # of a checkpoint
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any], str]:
+    """A checkpoint that an agent wrote."""
+    tensors, facts, toml = load_checkpoint(Path(path))
+    if facts.get("kind") != _KIND:
+        raise CheckpointError(f"{os.fspath(path)} is no checkpoint of an agent; give a file that Agent.save wrote")
+    return tensors, facts, toml
+
+
+def _close_all(parts: Sequence[Any]) -> None:
+    for part in parts:
+        part.close()
 
 
 @dataclass(frozen=True)
@@ -105,9 +131,7 @@ class Agent:
     def __init__(self, state_dim: int, branches: Sequence[int], config: Config | None = None, runtime: Runtime | None = None,
                  environments: int = 1) -> None:  # fmt: skip
         self.config = config or Config()
-        self._owned = Runtime() if runtime is None else None
-        self.runtime = rt = runtime or self._owned
-        assert rt is not None
+        self.runtime = rt = runtime or Runtime()
         self.branches, self.state_dim, self.environments = tuple(branches), state_dim, environments
         self.learner = Learner(rt, self.config, state_dim, self.branches)
         self.replay = self.learner.replay
@@ -122,19 +146,11 @@ class Agent:
             self.replay.record_insert(child, self._staging)
         self._insert = plan.build(ungraphed=False)
 
-        self.policy = Policy(
-            rt, self.learner.layout, self.learner.control.buffer, environments, guard=self.learner.guard
-        )
-        self._exploration = (0.0, 0.0)
-        self._state = rt.zeros((environments, self.replay.padded_state_dim), np.float32, "act.state")
-        self._action = rt.zeros(environments, np.int32, "act.action")
-        self._padded = np.zeros(self._state.shape, np.float32)
-        plan = rt.plan("act")
-        theta = self.learner.adam.theta
-        with plan.child("act", reads=self.policy.reads(theta, self._state), writes=self.policy.writes(self._action),
-                        private=self.policy.private()) as child:  # fmt: skip
-            self.policy.record_act(child, theta, self._state, self._action)
-        self._act = plan.build(ungraphed=False)
+        self.actor = Actor(rt, self.learner.layout, self.learner.adam.theta, self.learner.control.buffer, environments,
+                           guard=self.learner.guard)  # fmt: skip
+        self.policy = self.actor.policy
+        parts = (self.actor, self._insert, self.learner, *((rt,) if runtime is None else ()))
+        self._release = weakref.finalize(self, _close_all, parts)
 
     @property
     def steps(self) -> int:
@@ -179,19 +195,7 @@ class Agent:
         PolicyError
             The network gives values that are not finite.
         """
-        rows, shape = self._rows(states)
-        exploration = (self.epsilon if epsilon is None else float(epsilon), float(temperature))
-        if exploration != self._exploration:
-            self.policy.set_exploration(*exploration)
-            self._exploration = exploration
-        actions = np.empty(len(rows), np.int32)
-        for first in range(0, len(rows), self.environments):
-            part = rows[first : first + self.environments]
-            self._forward(part)
-            actions[first : first + len(part)] = self._action.to_numpy()[: len(part)]
-        if actions.size and actions.min() < 0:
-            raise PolicyError("the network's values are not finite; load the parameters of an earlier step")
-        return actions.reshape(shape)
+        return self.actor.act(states, self.epsilon if epsilon is None else epsilon, temperature)
 
     def values(self, states: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Expected return of every choice, branches side by side. Synchronizes.
@@ -205,25 +209,7 @@ class Agent:
         ndarray of float32, shape (n, sum(branches)) or (sum(branches),)
             In normalized reward. The random numbers of `act` advance as if it had been called.
         """
-        rows, shape = self._rows(states)
-        values = np.empty((len(rows), sum(self.branches)), np.float32)
-        for first in range(0, len(rows), self.environments):
-            part = rows[first : first + self.environments]
-            self._forward(part)
-            values[first : first + len(part)] = self.policy.q.to_numpy()[: len(part)]
-        return values.reshape(*shape, -1)
-
-    def _rows(self, states: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], tuple[int, ...]]:
-        """The states as (n, S), and the shape of what comes out for them."""
-        array = self._finite("states", states)
-        if array.ndim not in (1, 2) or array.shape[-1] != self.state_dim:
-            raise ReplayError(f"states have shape {array.shape}; give (n, {self.state_dim}) or ({self.state_dim},)")
-        return array.reshape(-1, self.state_dim), array.shape[:-1]
-
-    def _forward(self, rows: npt.NDArray[np.float32]) -> None:
-        self._padded[: len(rows), : self.state_dim] = rows
-        self._state.copy_from(self._padded)
-        self._act.launch()
+        return self.actor.values(states)
 
     def choices(self, actions: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """The choice in each branch, shape (..., branches), of mixed-radix actions. `actions` is the inverse."""
@@ -234,44 +220,58 @@ class Agent:
         return encode_actions(choices, self.branches)
 
     def observe(self, states: npt.ArrayLike, actions: npt.ArrayLike, rewards: npt.ArrayLike, next_states: npt.ArrayLike,
-                terminated: npt.ArrayLike, truncated: npt.ArrayLike) -> None:  # fmt: skip
+                terminated: npt.ArrayLike, truncated: npt.ArrayLike, absent: npt.ArrayLike | None = None) -> None:  # fmt: skip
         """Stores one transition of each environment, in stream order.
+
+        Arrays may be NumPy's, PyTorch's, or of whatever speaks DLPack or the CUDA array interface. Device memory is copied to
+        the host first, which waits for what its producer has queued.
 
         Parameters
         ----------
         states, next_states : array_like of float, shape (E, S)
-            Where an episode ended, `next_states` holds its last observation, not the first of the next episode. With Gymnasium's
-            vector environments use ``AutoresetMode.SAME_STEP`` and take it from ``infos["final_obs"]``.
+            Where an episode ended, `next_states` holds its last observation, not the first of the next episode. Gymnasium's three
+            autoreset modes: docs/agent.md.
         actions : array_like of int, shape (E,)
             As `act` gives them.
         rewards : array_like of float, shape (E,)
             Raw.
         terminated, truncated : array_like of bool, shape (E,)
             A truncated episode bootstraps from its last observation.
+        absent : array_like of bool, shape (E,), optional
+            Environments that made no transition this time, such as those that spent the step on a reset; the rest of their row
+            counts for nothing. An episode that is going on ends there, and its last `n_step` transitions are lost.
 
         Raises
         ------
         ReplayError
             Wrong shapes or values that are not finite, or a state that is not the one the environment's last transition led to:
             each observation is stored once, so episodes must be whole. Nothing was stored.
+        ForeignMemoryError
+            An array that cannot be read. Nothing was stored.
         """
-        state, following = self._finite("states", states), self._finite("next_states", next_states)
-        wanted = (self.environments, self.state_dim)
+        rt, wanted = self.runtime, (self.environments, self.state_dim)
+        state, following = finite(rt, "states", states), finite(rt, "next_states", next_states)
         for name, array in (("states", state), ("next_states", following)):
             if array.shape != wanted:
                 raise ReplayError(f"{name} have shape {array.shape}; give {wanted}, one row per environment")
-        action = np.asarray(actions)
+        action, reward = to_numpy(rt, actions, "actions"), to_numpy(rt, rewards, "rewards")
+        ends = to_numpy(rt, terminated, "terminated"), to_numpy(rt, truncated, "truncated")
+        missing = np.zeros(self.environments, bool) if absent is None else to_numpy(rt, absent, "absent")
+        if missing.shape != wanted[:1] or missing.dtype != np.bool_:
+            raise ReplayError(
+                f"absent is {missing.dtype}{list(missing.shape)}; give bool {wanted[:1]}, one per environment"
+            )
         decode_actions(action, self.branches)  # refuses what lies outside the action space
         if self._expected is not None:
-            broken = np.flatnonzero(((state != self._expected) & ~np.isnan(self._expected)).any(axis=1))
-            if broken.size:
-                raise ReplayError(f"environment {broken[0]}: the state is not the next state of its last transition, whose "
-                                  "episode goes on; pass truncated=True where an episode is cut")  # fmt: skip
-        self.replay.fill(self._staging, action, rewards, terminated, truncated, state=state, next_state=following)
+            broken = ((state != self._expected) & ~np.isnan(self._expected)).any(axis=1) & ~missing
+            if broken.any():
+                raise ReplayError(f"environment {np.flatnonzero(broken)[0]}: the state is not the next state of its last "
+                                  "transition, whose episode goes on; pass truncated=True where an episode is cut")  # fmt: skip
+        self.replay.fill(self._staging, action, reward, *ends, absent=missing, state=state, next_state=following)
         self._insert.launch()
         self.replay.note_inserted(self._staging)
-        ended = np.asarray(terminated, bool) | np.asarray(truncated, bool)
-        self._expected = np.where(ended[:, None], np.float32(np.nan), following)
+        over = ends[0] | ends[1] | missing
+        self._expected = np.where(over[:, None], np.float32(np.nan), following)
 
     def step(self) -> Metrics | None:
         """One training step, or `train.steps_per_launch` of them: one launch. Does not wait for it.
@@ -302,22 +302,99 @@ class Agent:
         self.learner.drain()
         return None if self.learner.last is None else Metrics.of(self.learner.last)
 
-    @staticmethod
-    def _finite(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        with np.errstate(over="ignore"):
-            array = np.ascontiguousarray(values, np.float32)
-        if not np.isfinite(array).all():
-            raise ReplayError(f"{name} hold a value that is not finite in float32; mend the environment")
-        return array
+    def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
+        """Writes everything into one safetensors file, under a temporary name first. Waits for every step launched.
+
+        An agent that loads it goes on bit for bit as this one does.
+
+        Parameters
+        ----------
+        path : path
+        replay : bool
+            With the ring and its priorities, most of the file. Without it the loaded agent must observe anew before it can train.
+
+        Raises
+        ------
+        CheckpointError
+            The file cannot be written; what stood there before stands there still.
+        GuardFault
+            Training met something impossible: such a state is not saved.
+        MissingExtra
+            safetensors or tomli-w is not installed.
+        """
+        tensors, facts = read_state(self.learner, replay=replay)
+        tensors["policy.draws"] = self.policy.draws.to_numpy()
+        if replay and self._expected is not None:
+            tensors["expected"] = self._expected
+        facts |= {"kind": _KIND, "environments": self.environments, "epoch": self._epoch}
+        save_checkpoint(Path(path), tensors, facts, self.config)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Puts this agent where another of the same sizes was when it was saved, settings and schedules included.
+
+        Waits for the device. If it is interrupted the agent is as new, not half of each.
+
+        Raises
+        ------
+        CheckpointError
+            The file is missing, truncated, damaged, foreign, of a newer format, or of other sizes. Nothing has changed.
+        MissingExtra
+            safetensors is not installed.
+        """
+        tensors, facts, _ = _read(path)
+        try:
+            expected, draws = self._check(tensors, facts)
+        except CheckpointError as error:
+            raise CheckpointError(f"{os.fspath(path)} is not for this agent: {error}") from None
+        self._expected, self._epoch = None, 0
+        write_state(self.learner, tensors, facts)
+        self.policy.draws.copy_from(draws)
+        self._expected, self._epoch, self.config = expected, int(facts["epoch"]), config_of(facts)
+
+    def _check(self, tensors: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> tuple[Any, npt.NDArray[np.uint64]]:
+        """Refuses what `load` could not take whole. Returns the expected states, or None, and the counters of the policy."""
+        check_state(self.learner, tensors, facts)
+        if facts.get("environments") != self.environments or not isinstance(facts.get("epoch"), int):
+            raise CheckpointError(f"environments and epoch are {facts.get('environments')} and {facts.get('epoch')} in it, with "
+                                  f"{self.environments} environments here; make the agent with as many")  # fmt: skip
+        expected, draws = tensors.get("expected"), tensors.get("policy.draws")
+        shape = (self.environments, self.state_dim)
+        if draws is None or draws.shape != shape[:1] or draws.dtype != np.uint64:
+            raise CheckpointError("policy.draws is missing or of another shape; give a file that Agent.save wrote")
+        if expected is not None and (expected.shape != shape or expected.dtype != np.float32):
+            raise CheckpointError("expected is of another shape; give a file that Agent.save wrote")
+        return expected, draws
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike[str], runtime: Runtime | None = None) -> Agent:
+        """An agent of the sizes and configuration in a file that `save` wrote, where that one was. Raises as `load`."""
+        _, facts, _ = _read(path)
+        try:
+            sizes, config, environments = facts["sizes"], config_of(facts), int(facts["environments"])
+            state_dim, branches = int(sizes["state_dim"]), [int(n) for n in sizes["branches"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{os.fspath(path)} holds no whole agent ({error!r}); give a file that Agent.save wrote"
+            ) from None
+        agent = cls(state_dim, branches, config, runtime, environments)
+        try:
+            agent.load(path)
+        except BaseException:
+            agent.close()
+            raise
+        return agent
+
+    def snapshot(self) -> PolicySnapshot:
+        """The policy after all that is queued so far, immutable, for any thread to act by while training goes on.
+
+        Allocates, loads and captures, for a graph of its own; the host does not wait for training. Not legal inside a capture.
+        """
+        return PolicySnapshot(self)
 
     def close(self) -> None:
-        """Waits for the device and releases the graphs, and the runtime where the agent made it. Idempotent."""
-        for graph in (self._act, self._insert):
-            graph.close()
-        self.learner.close()
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
+        """Waits for the device and releases the graphs, and the runtime where the agent made it. Idempotent. An agent that is
+        collected without does the same."""
+        self._release()
 
     def __enter__(self) -> Agent:
         return self

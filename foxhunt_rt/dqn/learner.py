@@ -18,7 +18,7 @@ from foxhunt_rt.dqn.guard import CLEAR, GuardFault, decode
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.dqn.records import RecordError, RecordReader
 from foxhunt_rt.dqn.schedule import Control
-from foxhunt_rt.driver import Buffer
+from foxhunt_rt.driver import Buffer, DeviceBuffer
 from foxhunt_rt.graph import Flag, Runtime, StepGraph, StepPlan, StepTimer
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch, Replay
@@ -249,14 +249,33 @@ class Learner:
         self.control.reset(seed)
         for buffer in (self.state, self.step_block, self.alarms):
             buffer.fill(0)
-        self.guard.copy_from(np.array([(CLEAR,)], abi.dtype("guard_block")))
         self.adam.load(self.layout.pack(self.layout.init(seed)))
         if clear_replay:
             self.replay.clear()
+        self._begin(0)
+
+    def restore(self, step: int, *, seed: int, initial: Config, config: Config, alpha_c51: float) -> None:
+        """Puts settings, guard and records to where a learner stood after so many steps, and empties the replay. `persistent`
+        and the replay are for the caller to write (learner_state.py). ``initial``: what `reset` goes back to. Synchronizes."""
         self.runtime.synchronize()
-        self.records.reset()
-        self.timer.reset()
-        self.launched, self.last, self._undrained, self._fault = 0, None, [], None
+        self.control.restore(seed, initial, config, alpha_c51)
+        self.step_block.fill(0)
+        self.replay.clear()
+        self._begin(step)
+
+    def _begin(self, step: int) -> None:
+        """The next step launched is number ``step``; no fault, no record. Synchronizes."""
+        self.guard.copy_from(np.array([(CLEAR,)], abi.dtype("guard_block")))
+        self.runtime.synchronize()
+        self.records.reset(step)
+        self.timer.reset(step)
+        self.launched, self.last, self._undrained, self._fault = step, None, [], None
+
+    def persistent(self) -> dict[str, DeviceBuffer]:
+        """By name, every buffer, but the replay's, whose contents a step hands to the next: what a checkpoint must hold."""
+        adam = self.adam
+        found = {"theta": adam.theta, "target": adam.target, "m": adam.m, "v": adam.v, "optim_stats": adam.stats}
+        return {**found, "counters": self.state, "alarms": self.alarms}  # type: ignore[dict-item]
 
     def params(self, *, target: bool = False) -> dict[str, npt.NDArray[np.float32]]:
         """Copies of the online (or target) parameters by name, unpadded. Synchronizes."""

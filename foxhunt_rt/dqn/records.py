@@ -43,10 +43,10 @@ class RecordReader:
         self._host = self.ring.host
         self._sequence = self._host["sequence"]
 
-    def reset(self) -> None:
-        """Forgets every record; the next one is that of step 0. The stream must be idle."""
+    def reset(self, step: int = 0) -> None:
+        """Forgets every record; the next one is that of ``step``. The stream must be idle."""
         self._host.view(np.uint8)[...] = 0
-        self.next_step = 0
+        self.next_step = step
 
     def poll(self, deliver: Callable[[npt.NDArray[Any]], None]) -> int:
         """Hands over each record that has come, oldest first, and returns how many. Does not synchronize.

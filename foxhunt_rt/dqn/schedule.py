@@ -75,10 +75,12 @@ class Control:
         control_block[1].
     config : Config
         As changed by `set`.
+    initial : Config
+        What `reset` goes back to.
     """
 
     def __init__(self, rt: Runtime, config: Config, *, seed: int) -> None:
-        self._initial = config
+        self.initial = config
         self.config, self.seed, self.alpha_c51 = config, seed, config.alpha_c51(0)
         self.buffer = rt.zeros(1, abi.dtype("control_block"), "control")
         self._words = self.buffer.view((abi.constant("CONTROL_WORDS"),), np.uint64)
@@ -118,7 +120,12 @@ class Control:
 
     def reset(self, seed: int) -> None:
         """Goes back to the configuration it was made with, and to another seed. Does not synchronize."""
-        self.config, self.seed, self.alpha_c51 = self._initial, seed, self._initial.alpha_c51(0)
+        self.config, self.seed, self.alpha_c51 = self.initial, seed, self.initial.alpha_c51(0)
+        self.apply()
+
+    def restore(self, seed: int, initial: Config, config: Config, alpha_c51: float) -> None:
+        """Takes the place of another block, for a checkpoint. Does not synchronize."""
+        self.initial, self.config, self.seed, self.alpha_c51 = initial, config, seed, alpha_c51
         self.apply()
 
     def apply(self) -> None:

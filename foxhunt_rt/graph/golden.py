@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from foxhunt_rt._version import package_version
 from foxhunt_rt.driver import Buffer, DeviceBuffer, FoxhuntError, Function, MappedBuffer
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.deviation import Element, first_difference, worst_deviation
@@ -121,11 +121,6 @@ class Golden:
             raise GoldenError(f"{path} has format {meta.get('format')}, this version reads {FORMAT}: use the version that wrote "
                               f"it ({meta.get('package')})")  # fmt: skip
         return cls(meta, arrays)
-
-
-def _version() -> str:
-    # The package's root names every layer for type checkers, so this one may not import it by name.
-    return str(sys.modules["foxhunt_rt"].__version__)
 
 
 def _raw(buffer: Buffer) -> Bytes:
@@ -233,7 +228,7 @@ class Recorder:
         finally:
             step.state.restore(before)
         runtime = step.runtime
-        meta = {"format": FORMAT, "package": _version(), "driver": runtime.driver_kind, "device": runtime.device.name,
+        meta = {"format": FORMAT, "package": package_version(), "driver": runtime.driver_kind, "device": runtime.device.name,
                 "driver_version": runtime.device.driver_version, "architecture": runtime.device.architecture,
                 "plan": step.plan.name, **subject.about(), "steps": steps, "detail": self.detail,
                 "digests": digests}  # fmt: skip

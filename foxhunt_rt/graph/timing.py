@@ -89,9 +89,9 @@ class StepTimer:
         self._launch_ns, self._wait_ns, self._queue_ns = ([0] * self._capacity for _ in range(3))
         self.reset()
 
-    def reset(self) -> None:
-        """Begins anew with step 0."""
-        self.launched = self.recorded = 0
+    def reset(self, step: int = 0) -> None:
+        """Begins anew with ``step``."""
+        self.launched = self.recorded = step
         self._started_before = 0
         self.last: StepTime | None = None
         self.last_children: dict[str, float] = {}

@@ -8,8 +8,9 @@ plan.child_from_graph("head", torch_graph, reads=[x], writes=[y])
 
 from foxhunt_rt.driver.stream import stream_handle
 from foxhunt_rt.graph.foreign import ForeignGraphError, raw_graph
-from foxhunt_rt.interop.memory import ForeignMemoryError, from_cuda_array_interface, from_dlpack, wrap
+from foxhunt_rt.interop.memory import ForeignMemoryError, from_cuda_array_interface, from_dlpack, to_numpy, wrap
 
 __all__ = [
-    "ForeignGraphError", "ForeignMemoryError", "from_cuda_array_interface", "from_dlpack", "raw_graph", "stream_handle", "wrap",
+    "ForeignGraphError", "ForeignMemoryError", "from_cuda_array_interface", "from_dlpack", "raw_graph", "stream_handle",
+    "to_numpy", "wrap",
 ]  # fmt: skip

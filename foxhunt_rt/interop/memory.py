@@ -53,6 +53,30 @@ def wrap(rt: Runtime, array: Any, label: str) -> Buffer:
                              "to an array, and copy with Runtime.array")  # fmt: skip
 
 
+def to_numpy(rt: Runtime, array: Any, label: str) -> np.ndarray[Any, Any]:
+    """Any array as a NumPy one: host memory as it is, device memory by a copy, after what its producer has queued.
+
+    Synchronizes for device memory; then not legal inside a capture.
+
+    Raises
+    ------
+    ForeignMemoryError
+        NumPy cannot take it, or device memory that `wrap` cannot.
+    """
+    on_device = hasattr(array, "__cuda_array_interface__")
+    if not on_device and hasattr(array, "__dlpack_device__") and not isinstance(array, np.ndarray):
+        on_device = int(array.__dlpack_device__()[0]) == dlpack.CUDA
+    if on_device:
+        copied: np.ndarray[Any, Any] = wrap(rt, array, label).to_numpy()  # type: ignore[attr-defined]
+        return copied
+    try:
+        if hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
+            return np.from_dlpack(array)
+        return np.asarray(array)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise ForeignMemoryError(f"{label}: {str(error).strip()}: give an array that NumPy can read") from None
+
+
 def from_dlpack(rt: Runtime, array: Any, label: str) -> Buffer:
     """`wrap` by DLPack. Legal outside captures only; does not block the host on a GPU."""
     kind, ordinal = (int(n) for n in array.__dlpack_device__())
@@ -171,4 +195,11 @@ def _check_size(shape: tuple[int, ...], label: str) -> None:
         )
 
 
-__all__ = ["ForeignMemoryError", "from_cuda_array_interface", "from_dlpack", "known_to_driver", "wrap"]
+__all__ = [
+    "ForeignMemoryError",
+    "from_cuda_array_interface",
+    "from_dlpack",
+    "known_to_driver",
+    "to_numpy",
+    "wrap",
+]

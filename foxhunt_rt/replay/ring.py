@@ -313,16 +313,20 @@ class Replay:
         self.note_inserted(staging)
 
     def fill(self, staging: Staging, action: npt.ArrayLike, reward: npt.ArrayLike, terminated: npt.ArrayLike,
-             truncated: npt.ArrayLike, **states: npt.ArrayLike) -> None:  # fmt: skip
-        """The first half of `insert_batch`: checks host arrays and copies them to `staging`, for a recorded insert."""
+             truncated: npt.ArrayLike, absent: npt.ArrayLike | None = None, **states: npt.ArrayLike) -> None:  # fmt: skip
+        """The first half of `insert_batch`: checks host arrays and copies them to `staging`, for a recorded insert.
+
+        `absent`, bool (E,): where the environment has no transition this time."""
         self._check_stride(staging.environments)
         e = staging.environments
-        ends = {"terminated": np.asarray(terminated), "truncated": np.asarray(truncated)}
+        ends = {"terminated": np.asarray(terminated), "truncated": np.asarray(truncated),
+                "absent": np.zeros(e, bool) if absent is None else np.asarray(absent)}  # fmt: skip
         for name, array in ends.items():
             if array.shape != (e,) or array.dtype != np.bool_:
                 raise ReplayError(f"{name} is {array.dtype}{list(array.shape)}; give bool ({e},), one per environment")
         ended = (ends["terminated"] * abi.constant("ENDED_TERMINATED")
                  + ends["truncated"] * abi.constant("ENDED_TRUNCATED"))  # fmt: skip
+        ended = np.where(ends["absent"], abi.constant("ENDED_ABSENT"), ended)
         values: dict[str, Any] = {"action": action, "reward": reward, "ended": ended, **states}
         words = np.empty(staging.words.shape, np.int32)
         at = 0

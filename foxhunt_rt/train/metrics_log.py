@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foxhunt_rt._files import write_whole
 from foxhunt_rt._optional import require
-from foxhunt_rt.train.run_folder import write_whole
 
 __all__ = ["MetricsLog"]
 

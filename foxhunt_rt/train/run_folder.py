@@ -15,29 +15,16 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import platform
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from foxhunt_rt import __version__
+from foxhunt_rt._files import write_whole
 from foxhunt_rt.config import Config
 
-__all__ = ["RunFolder", "describe_environment", "write_whole"]
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Calls ``write`` with a temporary name beside ``path``, flushes to disk and renames; on an error nothing stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+__all__ = ["RunFolder", "describe_environment"]
 
 
 class RunFolder:

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foxhunt_rt.config import Config, ConfigError
+from foxhunt_rt.dqn.checkpoint import save_checkpoint
 from foxhunt_rt.dqn.guard import GuardFault
 from foxhunt_rt.driver import DriverError
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.graph.golden import Recorder
-from foxhunt_rt.train.checkpoint import save_checkpoint
 from foxhunt_rt.train.dataset import DataSet
 from foxhunt_rt.train.fold import FoldReport, FoldRun, step_us
 from foxhunt_rt.train.interrupt import Interrupt

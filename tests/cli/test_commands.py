@@ -119,7 +119,7 @@ def started(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_in_training_saves_a_whole_state(tmp_path, small):
-    from foxhunt_rt.train.checkpoint import load_checkpoint
+    from foxhunt_rt.dqn.checkpoint import load_checkpoint
 
     process = started(tmp_path, "train", "--synthetic", *small, "--set", "train.steps_per_epoch=1000000")
     assert process.stdout is not None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foxhunt_rt._files import write_whole
 from foxhunt_rt.config import Config
-from foxhunt_rt.train.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from foxhunt_rt.dqn.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from foxhunt_rt.train.metrics_log import MetricsLog
-from foxhunt_rt.train.run_folder import RunFolder, write_whole
+from foxhunt_rt.train.run_folder import RunFolder
 
 TENSORS = {"theta": np.arange(7, dtype=np.float32), "counters": np.array([2**63, 1], np.uint64)}
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from foxhunt_rt.config import ConfigError
+from foxhunt_rt.dqn.checkpoint import load_checkpoint
 from foxhunt_rt.dqn.guard import GuardFault
 from foxhunt_rt.graph.golden import Golden, Replayer
 from foxhunt_rt.train import Observer, TrainingInterrupted, WalkForward
-from foxhunt_rt.train.checkpoint import load_checkpoint
 from foxhunt_rt.train.evaluate import Evaluator
 
 from .train_harness import small_bars, small_config, small_data, timeless
