@@ -19,8 +19,11 @@ __all__ = ["Actor", "finite"]
 
 def finite(rt: Runtime, name: str, values: object) -> npt.NDArray[np.float32]:
     """Any array as finite float32 on the host, or a ReplayError."""
+    given = to_numpy(rt, values, name)
+    if not np.can_cast(given.dtype, np.float64, "same_kind"):
+        raise ReplayError(f"{name} are {given.dtype}; give numbers")
     with np.errstate(over="ignore"):
-        array = np.ascontiguousarray(to_numpy(rt, values, name), np.float32)
+        array = np.ascontiguousarray(given, np.float32)
     if not np.isfinite(array).all():
         raise ReplayError(f"{name} hold a value that is not finite in float32; mend the environment")
     return array

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -264,6 +265,29 @@ class Capture:
         self.stream = stream
 
 
+_collection = threading.Lock()
+_capturing = 0  # captures of all threads
+_collected_before = False
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Holds garbage collection off until the last of the captures that overlap, in whatever threads, has ended."""
+    global _capturing, _collected_before
+    with _collection:
+        if not _capturing:
+            _collected_before = gc.isenabled()
+            gc.disable()
+        _capturing += 1
+    try:
+        yield
+    finally:
+        with _collection:
+            _capturing -= 1
+            if not _capturing and _collected_before:
+                gc.enable()
+
+
 @contextlib.contextmanager
 def capture(stream: Stream) -> Iterator[Capture]:
     """Captures a stream for a with block, in thread-local mode.
@@ -274,9 +298,7 @@ def capture(stream: Stream) -> Iterator[Capture]:
     context = stream.context
     cu = context.cu
     result = Capture(stream)
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with _no_collection():
         with context.current():
             context.call(cu.cuStreamBeginCapture, stream.handle,
                          cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)  # fmt: skip
@@ -295,9 +317,6 @@ def capture(stream: Stream) -> Iterator[Capture]:
                 raise CaptureError(f"the capture was invalidated ({error.name}): something illegal in a capture ran in "
                                    "it, such as a synchronization or an allocation") from error  # fmt: skip
             result.graph = Graph(context, handle)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 __all__ = ["Capture", "Graph", "GraphExec", "Node", "capture"]
