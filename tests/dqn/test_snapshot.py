@@ -61,7 +61,7 @@ def test_acts_as_the_agent_did_at_that_moment(agent: Agent) -> None:
 
 
 def test_is_published_in_stream_order(agent: Agent) -> None:
-    """The steps before it count though the host has waited for none, those queued right after it do not; nor does the host wait."""
+    """The steps before it count though the host has waited for none; those queued right after it do not."""
     with Agent(STATE, [3, 2], CONFIG, agent.runtime, environments=ENVIRONMENTS) as other:
         fill(other, World())
         other.step(), other.step()
