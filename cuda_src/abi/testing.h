@@ -12,6 +12,12 @@ typedef struct {
 } add_scalar_args;
 
 typedef struct {
+    uint32_t *count;  //@ inout u32[1]   how often it has run: with the seed, what decides how long it takes
+    uint32_t seed;    //@ of the delays
+    uint32_t most_ns; //@ nanoseconds of the longest
+} delay_args;
+
+typedef struct {
     const float *x; //@ in f32[n]
     float *sum;     //@ out f32[1]
     int32_t n;      //@ elements, >= 1

@@ -1,6 +1,6 @@
 """The driver layer: the only importer of ``cuda.bindings``. Objects own what they create; a status becomes an exception."""
 
-from foxhunt_rt.driver import dlpack
+from foxhunt_rt.driver import captures, dlpack
 from foxhunt_rt.driver.calls import call, counts
 from foxhunt_rt.driver.context import Context, Device
 from foxhunt_rt.driver.errors import (
@@ -9,19 +9,28 @@ from foxhunt_rt.driver.errors import (
     DriverError,
     DriverNotFound,
     FoxhuntError,
+    IllegalInCapture,
     LifetimeError,
     OutOfMemory,
 )
 from foxhunt_rt.driver.graphs import Graph, GraphExec, Node, capture
 from foxhunt_rt.driver.loader import gpu_count, hostsim, kind, load, shim
-from foxhunt_rt.driver.memory import Buffer, DeviceBuffer, MappedBuffer, live_allocations, memset, memset_pattern
+from foxhunt_rt.driver.memory import (
+    Buffer,
+    DeviceBuffer,
+    MappedBuffer,
+    copy_device,
+    live_allocations,
+    memset,
+    memset_pattern,
+)
 from foxhunt_rt.driver.module import Function, Module
 from foxhunt_rt.driver.stream import Event, Stream
 from foxhunt_rt.driver.tracing import PLUMBING, DriverCalls
 
 __all__ = [
     "PLUMBING", "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DriverCalls", "DriverError",
-    "DriverNotFound", "Event", "FoxhuntError", "Function", "Graph", "GraphExec", "LifetimeError", "MappedBuffer", "Module",
-    "Node", "OutOfMemory", "Stream", "call", "capture", "counts", "dlpack", "gpu_count", "hostsim", "kind", "live_allocations",
-    "load", "memset", "memset_pattern", "shim",
+    "DriverNotFound", "Event", "FoxhuntError", "Function", "Graph", "GraphExec", "IllegalInCapture", "LifetimeError",
+    "MappedBuffer", "Module", "Node", "OutOfMemory", "Stream", "call", "capture", "captures", "copy_device", "counts", "dlpack",
+    "gpu_count", "hostsim", "kind", "live_allocations", "load", "memset", "memset_pattern", "shim",
 ]  # fmt: skip

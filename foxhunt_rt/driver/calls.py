@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foxhunt_rt.driver import loader
-from foxhunt_rt.driver.errors import DriverError, OutOfMemory
+from foxhunt_rt.driver.errors import DriverError, IllegalInCapture, OutOfMemory
 
 #: Driver calls made through this package since the process began, by entry point.
 counts: Counter[str] = Counter()
@@ -27,7 +27,8 @@ def call(function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
     Raises
     ------
     DriverError
-        For every status but CUDA_SUCCESS; `OutOfMemory` for CUDA_ERROR_OUT_OF_MEMORY.
+        For every status but CUDA_SUCCESS; `OutOfMemory` for CUDA_ERROR_OUT_OF_MEMORY, `IllegalInCapture` for what a capture
+        forbids.
     """
     name = function.__name__
     counts[name] += 1
@@ -54,5 +55,7 @@ def error_for(code: int, call_name: str) -> DriverError:
         report = sim.fxHostsimLastReport()
         if report:
             where["report"] = report.decode(errors="replace")
-    kind = OutOfMemory if name == "CUDA_ERROR_OUT_OF_MEMORY" else DriverError
+    kind: type[DriverError] = OutOfMemory if name == "CUDA_ERROR_OUT_OF_MEMORY" else DriverError
+    if "STREAM_CAPTURE" in name or name == "CUDA_ERROR_CAPTURED_EVENT":
+        kind = IllegalInCapture
     return kind(code, name, text, call_name, where)

@@ -7,12 +7,13 @@ context current and puts back what was current.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from foxhunt_rt.driver import loader
+from foxhunt_rt.driver import captures, loader
 from foxhunt_rt.driver.calls import call, error_for
 from foxhunt_rt.driver.errors import ContextDead, DriverError, FoxhuntError, LifetimeError
 
@@ -28,9 +29,18 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _quietly(destroy: Callable[..., object], *args: Any) -> None:
-    """A destructor never raises: what it could not destroy goes with the context, and the others still get their turn."""
+    """A destructor never raises: what it could not destroy goes with the context, and the others still get their turn. It may
+    run at any moment, so also inside a capture, where nothing is freed: then it waits for the end of that."""
+    if captures.active:
+        captures.defer(lambda: _quietly(destroy, *args))
+        return
     with contextlib.suppress(FoxhuntError):
         destroy(*args)
+
+
+def _finish(context: Context, number: int, destroy: Callable[..., object], *args: Any) -> None:
+    context._owned.pop(number, None)
+    _quietly(destroy, context, *args)
 
 
 class Device:
@@ -100,7 +110,8 @@ class Context:
         self._dead: DriverError | None = None
         self._forked = False
         self.closed = False
-        self._owned: list[weakref.finalize[..., Any]] = []
+        self._owned: dict[int, weakref.finalize[..., Any]] = {}  # by number, in the order of making
+        self._numbers = itertools.count()
         _contexts.add(self)
 
     def call(self, function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
@@ -148,11 +159,9 @@ class Context:
     def finalize(self, owner: object, destroy: Callable[..., object], *args: Any) -> weakref.finalize[..., Any]:
         """Calls ``destroy(context, *args)`` once: when ``owner`` is collected, when the result is called, at `close`, or at
         interpreter exit, whichever comes first."""
-        # Forget the dead at powers of two, so that the list stays as long as what is alive.
-        if len(self._owned) > 64 and len(self._owned) & (len(self._owned) - 1) == 0:
-            self._owned = [f for f in self._owned if f.alive]
-        finalizer = weakref.finalize(owner, _quietly, destroy, self, *args)
-        self._owned.append(finalizer)
+        number = next(self._numbers)
+        finalizer = weakref.finalize(owner, _finish, self, number, destroy, *args)
+        self._owned[number] = finalizer
         return finalizer
 
     def memory_info(self) -> tuple[int, int]:
@@ -166,7 +175,8 @@ class Context:
         another library retains it. Memory that a DLPack consumer holds stays. Idempotent; quiet when the context is dead."""
         if self.closed or self._forked:
             return
-        for finalizer in reversed(self._owned):
+        captures.refuse("closing the runtime")
+        for finalizer in reversed(list(self._owned.values())):
             entry = finalizer.peek()
             if entry is not None and not getattr(entry[0], "exports", 0):
                 finalizer()

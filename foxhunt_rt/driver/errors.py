@@ -85,3 +85,10 @@ class LifetimeError(FoxhuntError):
 
 class CaptureError(FoxhuntError):
     """Something that is not legal inside a stream capture."""
+
+
+class IllegalInCapture(DriverError, CaptureError):
+    """The driver refused a call because of a stream capture, which it has invalidated in most cases."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: do it before the capture, or after it"

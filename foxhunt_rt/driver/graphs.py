@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foxhunt_rt.driver import captures
 from foxhunt_rt.driver.calls import counts
 from foxhunt_rt.driver.context import Context
-from foxhunt_rt.driver.errors import CaptureError, DriverError
+from foxhunt_rt.driver.errors import CaptureError, IllegalInCapture
 from foxhunt_rt.driver.module import Function
 from foxhunt_rt.driver.stream import Stream
 
@@ -166,7 +167,8 @@ class Graph:
         return max(depth.values(), default=0)
 
     def instantiate(self, stream: Stream) -> GraphExec:
-        """The executable. Does not upload it."""
+        """The executable. Does not upload it. Not legal inside a capture."""
+        captures.refuse("instantiating a graph")
         with self.context.current():  # kernels and memsets are instantiated for the current context
             handle = self.context.call(self.context.cu.cuGraphInstantiate, self.handle, 0)
         return GraphExec(self.context, handle, stream, self)
@@ -202,6 +204,7 @@ class GraphExec:
             Handle of the node it stumbled over, 0 where it names none.
         """
         cu = self.context.cu
+        captures.refuse("updating an executable")
         self.context.check_usable()
         with self.context.current():
             counts["cuGraphExecUpdate"] += 1
@@ -215,12 +218,16 @@ class GraphExec:
         return "SUCCESS", 0
 
     def upload(self, stream: Stream) -> None:
-        """Moves the executable to the device, so that the first launch is not special. Does not synchronize."""
+        """Moves the executable to the device, so that the first launch is not special. Does not synchronize; not legal inside a
+        capture."""
+        captures.refuse("uploading a graph")
         with self.context.current():
             self.context.call(self.context.cu.cuGraphUpload, self.handle, stream.handle)
 
     def launch(self, stream: Stream) -> None:
-        """One cuGraphLaunch. Does not synchronize. The caller makes the context current."""
+        """One cuGraphLaunch. Does not synchronize; not legal inside a capture. The caller makes the context current."""
+        if captures.active:
+            captures.refuse("launching a graph")
         counts["cuGraphLaunch"] += 1
         status = self._launch(self.handle, stream.handle)[0]
         if status:
@@ -293,30 +300,44 @@ def capture(stream: Stream) -> Iterator[Capture]:
     """Captures a stream for a with block, in thread-local mode.
 
     The capture ends on every way out, so that neither this stream nor a later capture is poisoned by an exception in the
-    middle. Garbage collection is held off: a collected buffer would be freed inside the capture, which is not legal.
+    middle. Garbage collection is held off, and what a destructor would free inside the block it frees after it.
+
+    Raises
+    ------
+    CaptureError
+        The stream is capturing already; what is not legal in a capture was tried in it (`IllegalInCapture` where the driver said
+        so), or it was invalidated without anybody being told.
     """
     context = stream.context
     cu = context.cu
+    if stream.capturing:
+        raise CaptureError("this stream is capturing already: end that capture first")
     result = Capture(stream)
-    with _no_collection():
+    with _no_collection(), captures.noted(stream):
         with context.current():
-            context.call(cu.cuStreamBeginCapture, stream.handle,
-                         cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)  # fmt: skip
             try:
+                context.call(cu.cuStreamBeginCapture, stream.handle,
+                             cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)  # fmt: skip
                 yield result
             except BaseException:
-                handle = cu.cuStreamEndCapture(stream.handle)[1]  # its status is the echo of what went wrong
-                if handle is not None and int(handle):
-                    cu.cuGraphDestroy(handle)
+                _abandon(stream)
                 raise
             try:
                 handle = context.call(cu.cuStreamEndCapture, stream.handle)
-            except DriverError as error:
-                if "STREAM_CAPTURE" not in error.name:
-                    raise
+            except IllegalInCapture as error:
+                _abandon(stream)  # a refusal may leave it open, as in a thread that did not begin it
                 raise CaptureError(f"the capture was invalidated ({error.name}): something illegal in a capture ran in "
                                    "it, such as a synchronization or an allocation") from error  # fmt: skip
             result.graph = Graph(context, handle)
+
+
+def _abandon(stream: Stream) -> None:
+    """Ends a capture whose graph nobody wants. Its status, the echo of what went wrong, is not looked at; nor is whether the
+    capture had begun, since an interrupt may come just before or just after that."""
+    cu = stream.context.cu
+    handle = cu.cuStreamEndCapture(stream.handle)[1]
+    if handle is not None and int(handle):
+        cu.cuGraphDestroy(handle)
 
 
 __all__ = ["Capture", "Graph", "GraphExec", "Node", "capture"]

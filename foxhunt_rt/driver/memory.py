@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foxhunt_rt.driver import dlpack, loader
+from foxhunt_rt.driver import captures, dlpack, loader
 from foxhunt_rt.driver.calls import counts
 from foxhunt_rt.driver.context import Context
 from foxhunt_rt.driver.errors import CaptureError, DriverError, FoxhuntError, LifetimeError, OutOfMemory
@@ -44,6 +44,7 @@ class Allocation:
         self.pins = 0
         if stream.capturing:
             raise CaptureError(f"{label}: allocation inside a capture would be frozen into the graph: allocate before")
+        captures.refuse(f"{label}: allocation")
         with context.current():
             try:
                 if mapped:
@@ -70,6 +71,7 @@ class Allocation:
         return self._finalizer.alive and self.context.usable
 
     def free(self) -> None:
+        captures.refuse(f"{self.label}: free")
         if self.pins:
             raise LifetimeError(f"{self.label} is used by {self.pins} built graph(s): close those first")
         if self.exports:
@@ -155,7 +157,10 @@ class Buffer:
         if not self.allocation.alive:
             raise LifetimeError(f"{self.label} was freed: {doing} is not possible")
         if self.allocation.stream.capturing:
-            raise CaptureError(f"{self.label}: {doing} synchronizes, which is not legal inside a capture")
+            raise CaptureError(
+                f"{self.label}: {doing} is not legal inside a capture of its stream: do it before, or after"
+            )
+        captures.refuse(f"{self.label}: {doing}")
 
     def free(self) -> None:
         """Frees the allocation (of every view too), or lets go of its owner. Synchronizes with its stream. Refused while a built
@@ -253,10 +258,7 @@ class DeviceBuffer(Buffer):
         self._check("copy_from_device")
         if source.nbytes != self.nbytes:
             raise FoxhuntError(f"{self.label} holds {self.nbytes} bytes, {source.label} {source.nbytes}")
-        context = self.allocation.context
-        with context.current():
-            context.call(context.cu.cuMemcpyDtoDAsync, self.ptr, source.ptr, self.nbytes,
-                         self.allocation.stream.handle)  # fmt: skip
+        copy_device(self.allocation.context, self, source, self.allocation.stream)
 
     def fill(self, value: int | float = 0) -> None:
         """Sets every element, by the widest memset that fits. Queued on the buffer's stream; does not synchronize."""
@@ -267,10 +269,20 @@ class DeviceBuffer(Buffer):
 def memset(context: Context, buffer: Buffer, value: int | float, stream: Stream) -> None:
     """Queues a memset of every element, 32 bits wide wherever the size allows (known failure K18). Legal in a capture."""
     cu = context.cu
+    if captures.active:
+        captures.refuse_escape(f"the memset of {buffer.label}", stream)
     width, pattern = memset_pattern(buffer, value)
     function = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[width]
     with context.current():
         context.call(function, buffer.ptr, pattern, buffer.nbytes // width, stream.handle)
+
+
+def copy_device(context: Context, target: Buffer, source: Buffer, stream: Stream) -> None:
+    """Queues a copy of one buffer into another of the same size. Legal in a capture of that stream."""
+    if captures.active:
+        captures.refuse_escape(f"the copy to {target.label}", stream)
+    with context.current():
+        context.call(context.cu.cuMemcpyDtoDAsync, target.ptr, source.ptr, target.nbytes, stream.handle)
 
 
 def memset_pattern(buffer: Buffer, value: int | float) -> tuple[int, int]:
@@ -349,5 +361,6 @@ def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
 
 
 __all__ = [
-    "Allocation", "Buffer", "DeviceBuffer", "DriverError", "ForeignAllocation", "MappedBuffer", "live_allocations", "memset",
+    "Allocation", "Buffer", "DeviceBuffer", "DriverError", "ForeignAllocation", "MappedBuffer", "copy_device",
+    "live_allocations", "memset",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from foxhunt_rt.driver import captures
 from foxhunt_rt.driver.context import Context
 from foxhunt_rt.driver.errors import DriverError, LifetimeError
 from foxhunt_rt.driver.stream import Stream
@@ -17,6 +18,7 @@ class Function:
     def __init__(self, module: Module, name: str) -> None:
         context = module.context
         cu = context.cu
+        captures.refuse(f"loading {name}")
         self.module, self.name = module, name
         self.handle = context.call(cu.cuModuleGetFunction, module.handle, name.encode())
         self.key = int(self.handle)
@@ -55,6 +57,8 @@ class Function:
         context = self.module.context
         gx, gy, gz = (*grid, 1, 1)[:3]
         bx, by, bz = (*block, 1, 1)[:3]
+        if captures.active:
+            captures.refuse_escape(f"the launch of {self.name}", stream)
         try:
             context.call(context.cu.cuLaunchKernel, self.handle, gx, gy, gz, bx, by, bz, shared, stream.handle,
                          params, 0)  # fmt: skip
@@ -81,6 +85,7 @@ class Module:
     """
 
     def __init__(self, context: Context, image: bytes, name: str) -> None:
+        captures.refuse(f"loading module {name}")
         self.context, self.name, self.size = context, name, len(image)
         keep = ctypes.create_string_buffer(image, len(image) + 1)
         try:
@@ -98,7 +103,8 @@ class Module:
         return self._functions[name]
 
     def unload(self) -> None:
-        """Unloads the module. Refused while a built graph holds one of its functions."""
+        """Unloads the module. Refused while a built graph holds one of its functions, and inside a capture."""
+        captures.refuse(f"unloading module {self.name}")
         if self.pins:
             raise LifetimeError(f"module {self.name} is used by {self.pins} built graph(s): close those first")
         self._finalizer()

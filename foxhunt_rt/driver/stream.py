@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from foxhunt_rt.driver import captures
 from foxhunt_rt.driver.context import Context
 from foxhunt_rt.driver.errors import CaptureError, FoxhuntError
 
@@ -24,15 +25,18 @@ class Stream:
         self._finalizer = context.finalize(self, _destroy, "cuStreamDestroy", self.handle)
 
     def synchronize(self) -> None:
-        """Waits until all work queued so far is done. Synchronizes; not legal while the stream is capturing."""
+        """Waits until all work queued so far is done. Synchronizes; not legal while the stream is capturing, nor in a thread
+        that captures another."""
         if self.capturing:
             raise CaptureError("a stream that is capturing cannot be synchronized: end the capture first")
+        captures.refuse("waiting for a stream")
         with self.context.current():
             self.context.call(self.context.cu.cuStreamSynchronize, self.handle)
 
     @property
     def done(self) -> bool:
-        """Whether all queued work is done. Does not wait."""
+        """Whether all queued work is done. Does not wait; not legal inside a capture."""
+        captures.refuse("asking whether a stream is done")
         cu = self.context.cu
         with self.context.current():
             status = cu.cuStreamQuery(self.handle)[0]
@@ -120,7 +124,8 @@ class Event:
             self.context.call(self.context.cu.cuEventRecord, self.handle, stream.handle)
 
     def synchronize(self) -> None:
-        """Waits for the event. Synchronizes."""
+        """Waits for the event. Synchronizes; not legal inside a capture."""
+        captures.refuse("waiting for an event")
         with self.context.current():
             self.context.call(self.context.cu.cuEventSynchronize, self.handle)
 

@@ -12,7 +12,17 @@ from types import TracebackType
 from typing import Any
 
 from foxhunt_rt import kernels
-from foxhunt_rt.driver import Buffer, Context, FoxhuntError, Function, LifetimeError, Stream, memset, memset_pattern
+from foxhunt_rt.driver import (
+    Buffer,
+    Context,
+    FoxhuntError,
+    Function,
+    LifetimeError,
+    Stream,
+    copy_device,
+    memset,
+    memset_pattern,
+)
 from foxhunt_rt.graph import faults
 from foxhunt_rt.graph.conditional import Flag, writes
 from foxhunt_rt.graph.updates import plain
@@ -57,7 +67,7 @@ class CopyOp:
     source: Buffer
 
     def issue(self, context: Context, stream: Stream, functions: Mapping[str, Function]) -> None:
-        context.call(context.cu.cuMemcpyDtoDAsync, self.target.ptr, self.source.ptr, self.target.nbytes, stream.handle)
+        copy_device(context, self.target, self.source, stream)
 
 
 Op = KernelOp | MemsetOp | CopyOp

@@ -89,13 +89,9 @@ class ChildTimes:
         old.close()
         old_composition.parent.close()
         # The step owns what its executable names, as it does for the buffers of its children.
-        for allocation in (self.counts.allocation, self.ring.allocation):
-            step._allocations[id(allocation)] = allocation
-            allocation.pins += 1
-        module = self.function.module
-        if id(module) not in step._modules:
-            step._modules[id(module)] = module
-            module.pins += 1
+        step._holdings.pin([self.counts.allocation, self.ring.allocation, self.function.module])
+        step._holdings.executables.append(executable)
+        step._holdings.graphs.append(composition.parent)
 
     def read(self, started_ns: int, ended_ns: int) -> dict[str, float]:
         """Microseconds of each child in the step that ran from ``started_ns`` to ``ended_ns``; NaN for a stamp that has not come

@@ -239,7 +239,7 @@ def _mapped(probe: FloorProbe) -> list[Floor]:
 
 def _products(probe: FloorProbe) -> list[Floor]:
     """Small kernels that work: a chain in which each reads the same factors, as dependent as an empty one."""
-    rows = []
+    rows, function = [], probe.function("naive_product")
     for inner, cols, h200 in ((64, 64, "3.0"), (64, 765, "3.7")):
         x, w = (probe.runtime.zeros(n, np.float32, "floor.factor") for n in (64 * inner, inner * cols))
         y = probe.runtime.zeros(64 * cols, np.float32, "floor.product")
@@ -247,7 +247,7 @@ def _products(probe: FloorProbe) -> list[Floor]:
 
         def issue(stream: Stream, packed: kernels.PackedArgs = packed, blocks: int = -(-64 * cols // 256)) -> None:
             for _ in range(CHAIN):
-                probe.function("naive_product").launch((blocks,), (256,), packed.params, stream)
+                function.launch((blocks,), (256,), packed.params, stream)
 
         samples = [s / CHAIN for s in probe.replay(probe.captured(issue))]
         rows.append(_row(f"a real small kernel in the chain: a naive 64 x {inner} x {cols} product", samples, h200))

@@ -8,6 +8,8 @@ own. The ledger is the record of that, and the check that nothing went round it.
 from __future__ import annotations
 
 import enum
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from foxhunt_rt.driver import FoxhuntError, Function, Module
@@ -45,11 +47,12 @@ class Ledger:
         self.breaches: list[str] = []
         self.foreign: dict[str, int] = {}
         self._entries: dict[int, ModuleEntry] = {}
+        self._instances = itertools.count()
 
     def _entry(self, module: Module) -> ModuleEntry:
         key = id(module)
         if key not in self._entries:
-            self._entries[key] = ModuleEntry(module, len(self._entries))
+            self._entries[key] = ModuleEntry(module, next(self._instances))
         return self._entries[key]
 
     def captured(self, function: Function, child: str) -> None:
@@ -91,11 +94,11 @@ class Ledger:
         """Counts kernels of a library or of a foreign graph: shared handles that nobody can hand out; exempt."""
         self.foreign[child] = kernels
 
-    def forget(self, child: str) -> None:
-        """Drops what a closed graph's child captured."""
-        for entry in self._entries.values():
-            entry.captured = {k: c for k, c in entry.captured.items() if c != child}
-        self.foreign.pop(child, None)
+    def forget(self, user: str, modules: Iterable[Module]) -> None:
+        """Drops what a closed graph's user had: modules that were unloaded, kernels of others."""
+        for module in modules:
+            self._entries.pop(id(module), None)
+        self.foreign.pop(user, None)
 
     def _breach(self, text: str) -> None:
         if self.mode is Isolation.STRICT:

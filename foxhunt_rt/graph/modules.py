@@ -41,11 +41,13 @@ class ModulePool:
         """The module instances of one user."""
         return [m for (name, _), m in self._modules.items() if name == user]
 
-    def drop(self, user: str) -> None:
-        """Unloads a user's modules. Refused by the module while a built graph holds one of its functions."""
-        for key in [k for k in self._modules if k[0] == user]:
-            self._modules[key].unload()
-            del self._modules[key]
+    def drop(self, user: str) -> list[Module]:
+        """Unloads a user's modules, but for those of which a built graph holds a function; returns those unloaded."""
+        dropped = [m for (name, _), m in self._modules.items() if name == user and not m.pins]
+        for module in dropped:
+            module.unload()
+        self._modules = {key: m for key, m in self._modules.items() if m not in dropped}
+        return dropped
 
     def __len__(self) -> int:
         return len(self._modules)

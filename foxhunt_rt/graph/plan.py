@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from foxhunt_rt.driver import Buffer, CaptureError, FoxhuntError, Function, Graph, GraphExec, Stream, capture
+from foxhunt_rt.driver import Buffer, CaptureError, FoxhuntError, Function, Graph, GraphExec, Stream, capture, captures
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, ConditionalComposer, Flag, LoopState
 from foxhunt_rt.graph.isolation import IsolationError
@@ -29,6 +29,7 @@ class StepPlan:
         self.children: list[Child] = []
         self.tail: Child | None = None
         self._volatile: dict[int, tuple[Buffer, tuple[str, ...]]] = {}
+        runtime._plans[name] = self
 
     def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (),
               when: Flag | None = None) -> Child:  # fmt: skip
@@ -139,6 +140,7 @@ class StepPlan:
         """
         from foxhunt_rt.graph.step import StepGraph
 
+        captures.refuse(f"building plan {self.name}")
         mode = os.environ.get("FOXHUNT_GRAPH", "on")
         if mode not in ("on", "off", "debug"):
             raise FoxhuntError(f"FOXHUNT_GRAPH={mode!r} is unknown: use on, off or debug")

@@ -253,7 +253,7 @@ def _launches(step: StepGraph) -> list[LaunchTime]:
                 functions = composer.load(child, user)
                 found += [_one_launch(step, child, op, functions) for op in child.ops]
         finally:
-            runtime.modules.drop(user)
+            runtime.ledger.forget(user, runtime.modules.drop(user))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class Runtime:
         self.modules = ModulePool(self.context)
         self.ledger = Ledger(Isolation(isolation))
         self._users: dict[str, UngraphedUser] = {}
-        self._plans: set[str] = set()
+        self._plans: weakref.WeakValueDictionary[str, StepPlan] = weakref.WeakValueDictionary()
 
     @property
     def driver_kind(self) -> str:
@@ -83,11 +84,11 @@ class Runtime:
         return StepPlan(self, self._unique(name))
 
     def _unique(self, name: str) -> str:
+        """A name that no plan alive has: users of modules are named after their plan."""
         unique, n = name, 1
         while unique in self._plans:
             n += 1
             unique = f"{name}#{n}"
-        self._plans.add(unique)
         return unique
 
     def ungraphed(self, user: str) -> UngraphedUser:

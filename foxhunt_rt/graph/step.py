@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec
+from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec, LifetimeError, captures
 from foxhunt_rt.graph import dot, launch_map
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
+from foxhunt_rt.graph.holdings import Holdings, release
 from foxhunt_rt.graph.plan import Composer, StepPlan
 from foxhunt_rt.graph.state import State
 from foxhunt_rt.graph.updates import (
@@ -50,11 +51,24 @@ class StepGraph:
         self._stream = self.runtime.stream
         self._context = self.runtime.context
         self._closed = False
+        self._holdings = Holdings(self.runtime)
         self.steps_per_launch = steps_per_launch
         self._composer = composer = Composer(plan, total_order)
         self.times_ms = composer.times_ms
         for child in self.children:
             child.check_alive()
+        try:
+            self._make(composer, ungraphed, stop)
+        except BaseException:
+            self._holdings.release()  # a failed build leaves nothing behind
+            raise
+        self._finalizer = self._context.finalize(self, release, self._holdings)
+
+    def _make(self, composer: Composer, ungraphed: bool, stop: Flag | None) -> None:
+        """Loads, captures, composes, instantiates and launches once."""
+        plan, steps_per_launch = self.plan, self.steps_per_launch
+        users = [plan.user(c) for c in self.children]
+        self._holdings.users += [f"{plan.name}/conditions", *users, *(f"{user}/ungraphed" for user in users)]
         with self._context.current():
             self._functions = [composer.load(c, plan.user(c)) for c in self.children]
             self._ungraphed: list[dict[str, Function]] | None = None
@@ -67,20 +81,22 @@ class StepGraph:
             self._loop: LoopState | None = None
             if steps_per_launch > 1:
                 self._loop = LoopState(self.runtime, plan.name, steps_per_launch, stop)
+                self._holdings.own.append(self._loop.block)
             composer.mark("load")
             self.graphs: list[Graph] = [composer.capture(c, f)
                                         for c, f in zip(self.children, self._functions, strict=True)]  # fmt: skip
             composer.mark("capture")
             self.composition = composer.compose(self.graphs, self._conditions, self._loop)
             composer.mark("compose")
+            self._holdings.graphs += [self.composition.parent, *self.graphs]
             self.executable: GraphExec = composer.instantiate(self.composition.parent)
+            self._holdings.executables.append(self.executable)
         #: Steps that the executable runs when it is launched as it is; 0: a launch takes more than that.
-        self._ready = steps_per_launch if mode == "on" else 0
+        self._ready = steps_per_launch if self.mode == "on" else 0
         self._child_executables: list[GraphExec] | None = None
         self._single: tuple[Composition, GraphExec] | None = None
         self._nodes: list[NodeName] | None = None
         self._name_what_is_used()
-        self._pin(1)
         if launch_map.wanted():
             launch_map.note_plan(plan.name, self.children)
         self._warm_up()
@@ -93,16 +109,10 @@ class StepGraph:
         named = [b for c in self.children for b in c.buffers]
         if self._loop is not None:
             named += [self._loop.block, *([self._loop.stop.word] if self._loop.stop else [])]
-        self._allocations = {id(b.allocation): b.allocation for b in named}
-        self._modules = {id(f.module): f.module for fs in [*self._functions, *(self._ungraphed or []), self._conditions]
-                         for f in fs.values()}  # fmt: skip
-
-    def _pin(self, change: int) -> None:
-        """Counts this graph among the users of what it names, so that nothing of it is freed or unloaded."""
-        for allocation in self._allocations.values():
-            allocation.pins += change
-        for module in self._modules.values():
-            module.pins += change
+        self._holdings.pin(b.allocation for b in named)
+        self._holdings.pin(
+            f.module for fs in [*self._functions, *(self._ungraphed or []), self._conditions] for f in fs.values()
+        )
 
     def _warm_up(self) -> None:
         """One launch on a state that is put back: the first launch that counts is like every other."""
@@ -166,13 +176,16 @@ class StepGraph:
 
     def launch_graph(self, steps: int) -> None:
         """`launch` whatever ``FOXHUNT_GRAPH`` says."""
-        if self._closed:
-            raise FoxhuntError(f"step {self.plan.name} is closed: build the plan again")
+        self._check_open()
         if self._loop is not None:
             self._loop.latch(steps)
         if self.mode == "on":
             self._ready = steps
         self._replay()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LifetimeError(f"step {self.plan.name} is closed: build the plan again")
 
     def stopped(self) -> bool:
         """Whether the stop flag of a graph of K steps is raised, so that launches run no step. Synchronizes."""
@@ -180,12 +193,15 @@ class StepGraph:
 
     def single(self) -> GraphExec:
         """The parent of one step without its WHILE node. The first call composes and instantiates it; not legal in a capture."""
+        self._check_open()
         if self._loop is None:
             return self.executable
         if self._single is None:
             with self._context.current():
                 made = self._composer.compose(self.graphs, self._conditions)
                 self._single = made, made.parent.instantiate(self._stream)
+                self._holdings.graphs.append(made.parent)
+                self._holdings.executables.append(self._single[1])
         return self._single[1]
 
     @property
@@ -204,6 +220,7 @@ class StepGraph:
         With ``synchronize`` waits after each launch, so that a fault names the kernel that caused it. A gated child is decided on
         here, by reading its flag, which synchronizes.
         """
+        self._check_open()
         if self._ungraphed is None:
             raise FoxhuntError("the ungraphed module set is not loaded: build(ungraphed=True)")
         with self._context.current():
@@ -217,9 +234,11 @@ class StepGraph:
 
     def run_children(self, child: str | None = None) -> None:
         """Launches each child's own executable in program order, all children or one by name. The first call instantiates."""
+        self._check_open()
         with self._context.current():
             if self._child_executables is None:
                 self._child_executables = [g.instantiate(self._stream) for g in self.graphs]
+                self._holdings.executables += self._child_executables
             for i in self._select(child):
                 if self._due(i):
                     self._child_executables[i].launch(self._stream)
@@ -258,6 +277,8 @@ class StepGraph:
         """
         from foxhunt_rt.graph.profile import profile
 
+        self._check_open()
+
         return profile(self, steps, launches, ranges)
 
     def set(self, child: str, kernel: str, occurrence: int | None = None, /, **values: Any) -> None:
@@ -280,6 +301,7 @@ class StepGraph:
         foxhunt_rt.kernels.ArgumentError, DeclarationError
             A value does not fit; nothing was changed.
         """
+        self._check_open()
         i = self._select(child)[0]
         names = [n for n in self.nodes if n.child == child and n.kernel == kernel]
         if kernel not in self.children[i].kernels:
@@ -329,6 +351,8 @@ class StepGraph:
         UpdateRefused
             The driver refuses, with its reason, and the child, node and field that differ; nothing was changed.
         """
+        self._check_open()
+        captures.refuse(f"updating step {self.plan.name}")
         if self.composition.setters:
             raise UpdateRefused("CONDITIONAL_NODES", f"step {self.plan.name} holds conditional nodes, whose handles belong to "
                                 "one graph")  # fmt: skip
@@ -358,11 +382,11 @@ class StepGraph:
         self._close_copies()
         for graph in [self.composition.parent, *self.graphs]:
             graph.close()
-        self._pin(-1)
+        self._holdings.unpin()
+        self._holdings.executables, self._holdings.graphs = [self.executable], [made.parent, *graphs]
         self.plan, self.children, self._composer = plan, new, composer
         self.graphs, self.composition, self._functions, self._ungraphed = graphs, made, functions, ungraphed
         self._name_what_is_used()
-        self._pin(1)
 
     def _close_copies(self) -> None:
         """Closes executables that are made when they are first asked for."""
@@ -408,23 +432,10 @@ class StepGraph:
         return list({(b.ptr, b.nbytes): b for c in self.children for b in c.buffers}.values())
 
     def close(self) -> None:
-        """Waits for the stream, destroys the executables and lets go of buffers and modules. Idempotent."""
+        """Waits for the stream, destroys the executables and lets go of buffers and modules. Idempotent; not legal inside a
+        capture. A graph that is collected does the same."""
         if self._closed:
             return
+        captures.refuse(f"closing step {self.plan.name}")
         self._closed, self._ready = True, 0
-        self.executable.close()
-        self._close_copies()
-        for graph in [self.composition.parent, *self.graphs]:
-            graph.close()
-        self._pin(-1)
-        if self._loop is not None and self._context.usable:
-            self._loop.block.free()
-        self.runtime.ledger.forget(f"{self.plan.name}/conditions")
-        if self._context.usable:
-            self.runtime.modules.drop(f"{self.plan.name}/conditions")
-        for child in self.children:
-            user = self.plan.user(child)
-            self.runtime.ledger.forget(user)
-            if self._context.usable:
-                self.runtime.modules.drop(user)
-                self.runtime.modules.drop(f"{user}/ungraphed")
+        self._finalizer()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from foxhunt_rt.driver import Buffer, DeviceBuffer, DriverError, FoxhuntError, MappedBuffer, dlpack
+from foxhunt_rt.driver import Buffer, DeviceBuffer, DriverError, FoxhuntError, MappedBuffer, captures, dlpack
 from foxhunt_rt.driver.memory import ForeignAllocation
 from foxhunt_rt.graph import Runtime
 
@@ -79,6 +79,7 @@ def to_numpy(rt: Runtime, array: Any, label: str) -> np.ndarray[Any, Any]:
 
 def from_dlpack(rt: Runtime, array: Any, label: str) -> Buffer:
     """`wrap` by DLPack. Legal outside captures only; does not block the host on a GPU."""
+    captures.refuse(f"{label}: wrapping")
     kind, ordinal = (int(n) for n in array.__dlpack_device__())
     stream: dict[str, Any] = {}
     if kind == dlpack.CUDA:
@@ -139,6 +140,7 @@ def _host_memory(rt: Runtime, found: dlpack.Imported, nbytes: int, label: str) -
 
 def from_cuda_array_interface(rt: Runtime, array: Any, label: str) -> DeviceBuffer:
     """`wrap` by the CUDA array interface, version 2 or 3. Its stream is waited for by ours, not by the host."""
+    captures.refuse(f"{label}: wrapping")
     interface = array.__cuda_array_interface__
     version = interface.get("version", 0)
     if version < 2:
