@@ -124,9 +124,14 @@ REFUSED: dict[str, tuple[Call, type[BaseException]]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_this_thread(bench: Bench, what: str) -> None:
     call, expected = REFUSED[what]
-    with pytest.raises(expected) as caught, bench.rt.context.current(), capture(bench.own):
-        bench.launch(bench.own)
-        call(bench)
+
+    def attempt() -> None:
+        with bench.rt.context.current(), capture(bench.own):
+            bench.launch(bench.own)
+            call(bench)
+
+    with pytest.raises(expected) as caught:
+        attempt()
     if issubclass(expected, CaptureError):  # one line, which ends with the mend
         mend = str(caught.value).rpartition(":")[2]
         assert "\n" not in str(caught.value) and any(word in mend for word in (" before", " after", " end "))

@@ -1,5 +1,5 @@
-"""Libraries that look for a GPU by themselves, imported before `foxhunt_rt` is used on hostsim and after: they find no device, and
-work on the CPU; so does our runtime.
+"""Libraries that look for a GPU by themselves, imported before `foxhunt_rt` is used on hostsim and after: they find no device,
+and work on the CPU; so does our runtime.
 
 PyTorch and JAX where they are installed, and a stand-in that does what both do: it opens libcuda.so.1 by name, from a file of its
 own, and asks for devices.
@@ -113,9 +113,5 @@ else:
 
 def _has_libcuda() -> bool:
     """In a process of its own: in this one hostsim may have that name already."""
-    return (
-        subprocess.run(
-            [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"], capture_output=True
-        ).returncode
-        == 0
-    )
+    opens = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]
+    return subprocess.run(opens, capture_output=True, check=False).returncode == 0
