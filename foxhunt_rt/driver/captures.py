@@ -32,9 +32,11 @@ def noted(stream: Stream) -> Iterator[None]:
     try:
         yield
     finally:
-        active[thread].remove(stream)
-        if not active[thread]:
-            del active[thread]
+        streams = active.get(thread, [])  # none in a child of a fork
+        if stream in streams:
+            streams.remove(stream)
+        if not streams:
+            active.pop(thread, None)
         while _deferred and not active:
             _deferred.pop(0)()
 
