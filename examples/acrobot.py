@@ -12,7 +12,7 @@ from foxhunt_rt.dqn import Config
 NAME, GOAL = "Acrobot-v1", -100.0
 CONFIG = Config().merged({
     "network": {"hidden": [64, 64]},
-    "replay": {"capacity": 65536, "batch": 128, "n_step": 3},
+    "replay": {"capacity": 65536, "batch": 64, "n_step": 3},
     # a reward of -1 a step: returns lie between -1 / (1 - gamma) and 0
     "loss": {"gamma": 0.99, "v_min": -100.0, "v_max": 0.0, "alpha_c51_start": 1.0, "grad_budget": 0.0},
     "optim": {"lr": 1e-3, "lr_min": 1e-5, "tau_start": 0.01, "tau_end": 0.005},

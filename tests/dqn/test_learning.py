@@ -1,8 +1,11 @@
-"""It learns: a chain whose optimal values are known, and CartPole."""
+"""It learns: a chain whose optimal values are known, CartPole and Acrobot."""
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from foxhunt_rt.config import Config
 from foxhunt_rt.dqn import Agent
 from foxhunt_rt.graph import Runtime
 
+ROOT = Path(__file__).resolve().parents[2]
 STATES, CHOICES = 20, 3
 GAMMA, COST, GOAL = 0.9, 0.05, 5.0
 
@@ -82,17 +86,42 @@ def test_chain_of_twenty_states(runtime: Runtime) -> None:
     assert (greedy == [2, 0]).all()
 
 
+# ---------------------------------------------------------------- the examples, by their command line
+
+
+def example(name: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run([sys.executable, f"examples/{name}.py", *arguments], cwd=ROOT, text=True, capture_output=True,
+                          env={**os.environ, "PYTHONPATH": path}, timeout=timeout, check=False)  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_cartpole_by_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.timeout(1800)  # 1 to 2 minutes on two idle cores
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("name", "goal"), [("cartpole", 475.0), ("acrobot", -100.0)])
+def test_an_example_reaches_its_goal(name: str, goal: float, seed: int) -> None:
+    """The mean return of 100 greedy episodes, three seeds of three."""
     pytest.importorskip("gymnasium")
-    path = Path(__file__).resolve().parents[2] / "examples" / "cartpole.py"
-    spec = importlib.util.spec_from_file_location("cartpole_example", path)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    with Agent(state_dim=4, branches=[2], config=example.CONFIG, environments=example.ENVIRONMENTS) as agent:
-        example.train(agent)
-        mean = example.evaluate(agent)
-    assert "step  5500" in capsys.readouterr().out
-    assert mean >= 195, f"100 greedy episodes last {mean:.1f} steps on average"
+    done = example(name, "--seed", str(seed), timeout=1700)
+    assert done.returncode == 0, done.stderr
+    last = re.fullmatch(
+        r"mean return of 100 greedy episodes: (-?[\d.]+) \(the goal is (-?[\d.]+)\)", done.stdout.splitlines()[-1]
+    )
+    assert last is not None and float(last[2]) == goal
+    assert float(last[1]) >= goal, done.stdout
+
+
+def test_an_example_runs_and_reports() -> None:
+    pytest.importorskip("gymnasium")
+    done = example("cartpole", "--seed", "7", "--steps", "20")
+    assert done.returncode == 0, done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert "seed 7, 20 steps" in first and last.startswith("mean return of 100 greedy episodes: ")
+
+
+@pytest.mark.parametrize("arguments", [["--seed", "-1"], ["--steps", "0"], ["--steps", "many"], ["--lr", "1"], ["5"]])
+def test_an_example_refuses_wrong_arguments_in_one_line(arguments: list[str]) -> None:
+    pytest.importorskip("gymnasium")
+    done = example("cartpole", *arguments)
+    assert done.returncode == 2 and not done.stdout
+    assert len(done.stderr.splitlines()) == 1 and "cartpole.py: " in done.stderr and "--help" in done.stderr
