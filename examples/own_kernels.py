@@ -7,8 +7,6 @@ the CPU through hostsim (needs g++).
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,8 +16,6 @@ import numpy as np
 import foxhunt_rt as fx
 from foxhunt_rt import kernels
 from foxhunt_rt.graph import Flag, Slot
-
-CUDA_SRC = Path(__file__).resolve().parent.parent / "cuda_src"  # lib/kernel.h and the CPU's side of it
 
 HEADER = """
 typedef struct {
@@ -75,33 +71,13 @@ FX_KERNEL_ANYBLOCK(measure) {
 """
 
 
-def build(folder: Path, architecture: str) -> None:
-    """Compiles the source for one device into a folder that `kernels.add` takes."""
-    (folder / "abi").mkdir()
-    (folder / "abi" / "own.h").write_text(HEADER)
-    source = folder / "own.cu"
-    source.write_text(SOURCE)
-    names = {"oscillate": "threads", "tick": "anyblock", "measure": "anyblock"}
-    index = {name: {"image": "own", "args": f"{name}_args", "form": form} for name, form in names.items()}
-    (folder / "kernels.json").write_text(json.dumps(index))
-    include = [f"-I{CUDA_SRC}", f"-I{folder}"]
-    if architecture == "host":
-        output = folder / "host" / "own.so"
-        command = ["g++", "-std=c++20", "-O3", "-march=x86-64-v3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique",
-                   "-fno-exceptions", "-Wno-unknown-pragmas", *include, "-x", "c++", str(source), "-o", str(output),
-                   f"-L{kernels.abi.NATIVE}", "-l:libfoxhunt_hostsim.so"]  # fmt: skip
-    else:
-        output = folder / architecture / "own.cubin"
-        command = ["nvcc", "-std=c++17", "-cubin", f"-arch={architecture}", *include, str(source), "-o", str(output)]
-    output.parent.mkdir()
-    subprocess.run(command, check=True)
-
-
 def main() -> None:
     rt = fx.Runtime()
     with tempfile.TemporaryDirectory() as name:
-        build(Path(name), rt.device.architecture)
-        kernels.add(name)
+        source = Path(name) / "own.cu"
+        source.write_text(SOURCE)
+        source.with_suffix(".h").write_text(HEADER)
+        kernels.add(kernels.compile(source, rt.device.architecture, folder=Path(name) / "built"))
         run(rt)
 
 

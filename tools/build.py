@@ -33,6 +33,9 @@ SOURCES = ROOT / "cuda_src"
 NATIVE = ROOT / "foxhunt_rt" / "_native"
 BUILD = ROOT / "build" / "native"
 
+# Headers of hostsim that a kernel includes through lib/kernel.h.
+_USER_HEADERS = ("cuda_on_host.h", "host_intrinsics.h", "host_math.h", "host_types.h", "kernel_abi.h")
+
 # FX_KERNEL(name), FX_KERNEL_BOUNDS(name, threads) and FX_KERNEL_ANYBLOCK(name), at the start of a line.
 _KERNEL = re.compile(r"^FX_KERNEL(?P<form>[A-Z_]*)\((?P<name>\w+)", re.MULTILINE)
 
@@ -157,6 +160,9 @@ def _wanted(build_dir: Path, archs: Sequence[str], ptx_archs: Sequence[str], bas
     names += [f"ptx_{arch}/{stem}.ptx" for arch in ptx_archs for stem in stems]
     wanted = {name: build_dir / "lib" / name for name in names}
     wanted |= {f"abi/{path.name}": path for path in sorted((SOURCES / "abi").glob("*.h"))}
+    # for kernels of the users' own: foxhunt_rt/kernels/compile.py
+    wanted |= {f"include/lib/{path.name}": path for path in sorted((SOURCES / "lib").glob("*.h"))}
+    wanted |= {f"include/hostsim/{name}": SOURCES / "hostsim" / name for name in _USER_HEADERS}
     return {name: path for name, path in wanted.items() if path.is_file()}
 
 

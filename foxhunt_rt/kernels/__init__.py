@@ -5,7 +5,8 @@ from pathlib import Path
 
 from foxhunt_rt.kernels import abi, images
 from foxhunt_rt.kernels.abi import Abi, Field, StructInfo
-from foxhunt_rt.kernels.errors import AbiError, ArchitectureError, ArgumentError, KernelNotFound
+from foxhunt_rt.kernels.compile import compile
+from foxhunt_rt.kernels.errors import AbiError, ArchitectureError, ArgumentError, CompileError, KernelNotFound
 from foxhunt_rt.kernels.images import Image, Images, KernelInfo
 from foxhunt_rt.kernels.launch_args import BufferLike, PackedArgs, PointerUse, check_param_size, pack
 
@@ -15,6 +16,7 @@ __all__ = [
     "ArchitectureError",
     "ArgumentError",
     "BufferLike",
+    "CompileError",
     "Field",
     "Image",
     "Images",
@@ -26,6 +28,7 @@ __all__ = [
     "abi",
     "add",
     "check_param_size",
+    "compile",
     "images",
     "pack",
 ]
@@ -38,7 +41,7 @@ def add(folder: str | Path) -> list[str]:
     ----------
     folder : path
         As ``foxhunt_rt/_native``: ``kernels.json``, ``abi/*.h`` with a struct ``<kernel>_args`` each, and the images in
-        ``host/``, ``sm_90/`` or ``ptx_80/``. examples/own_kernels.py builds one.
+        ``host/``, ``sm_90/`` or ``ptx_80/``. `compile` makes one.
 
     Raises
     ------

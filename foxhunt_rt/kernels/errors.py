@@ -56,3 +56,7 @@ class ArgumentError(FoxhuntError):
 
     def __str__(self) -> str:
         return f"{self.kernel}({self.field}): {self.problem}"
+
+
+class CompileError(FoxhuntError):
+    """A kernel of one's own that does not compile, or a compiler that is not there."""
