@@ -10,25 +10,25 @@
 
 /* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. */
 typedef struct {
-    const float *x0;          //@ in f32[R*Kp]             (R, Kp) input of pass 0
-    const float *x1;          //@ in f32[(passes+1)/3*R*Kp] if_any     (R, Kp) input of pass 1; null when passes < 2
-    const float *x2;          //@ in f32[passes/3*R*Kp] if_any         (R, Kp) input of pass 2; null when passes < 3
-    const float *w;           //@ in f32[Kp*Np]            (Kp, Np) weights of passes 0 and 1
-    const float *bias;        //@ in f32[Np]               (Np,)
-    const float *w_target;    //@ in f32[passes/3*Kp*Np] if_any        (Kp, Np) weights of pass 2; null when passes < 3
-    const float *bias_target; //@ in f32[passes/3*Np] if_any           (Np,) the same
-    float *y;                 //@ out f32[passes*R*Np]     (passes, R, Np)
-    int32_t passes;           //@ 1 to 3
-    int32_t R;                //@ rows
-    int32_t K;                //@ input width without padding
-    int32_t Kp;               //@ input width
-    int32_t Np;               //@ output width
-    int32_t relu;             //@ 0: linear, 1: max(y, 0), NaN stays NaN
-    int32_t block_rows;       //@ rows of outputs a block owns
-    int32_t block_cols;       //@ columns
+    const float *x0;           //@ in f32[R*Kp]             (R, Kp) input of pass 0
+    const float *x1;           //@ in f32[(passes+1)/3*R*Kp] if_any     (R, Kp) input of pass 1; null when passes < 2
+    const float *x2;           //@ in f32[passes/3*R*Kp] if_any         (R, Kp) input of pass 2; null when passes < 3
+    const float *w;            //@ in f32[Kp*Np]            (Kp, Np) weights of passes 0 and 1
+    const float *bias;         //@ in f32[Np]               (Np,)
+    const float *w_target;     //@ in f32[passes/3*Kp*Np] if_any        (Kp, Np) weights of pass 2; null when passes < 3
+    const float *bias_target;  //@ in f32[passes/3*Np] if_any           (Np,) the same
+    float *y;                  //@ out f32[passes*R*Np]     (passes, R, Np)
+    int32_t passes;            //@ 1 to 3
+    int32_t R;                 //@ rows
+    int32_t K;                 //@ input width without padding
+    int32_t Kp;                //@ input width
+    int32_t Np;                //@ output width
+    int32_t relu;              //@ 0: linear, 1: max(y, 0), NaN stays NaN
+    int32_t block_rows;        //@ rows of outputs a block owns
+    int32_t block_cols;        //@ columns
 } linear_forward_args;
 
-/* dw[z] = x_z^T dy_z, db[z] = column sums of dy_z over the rows of split z; dx = (dy W^T) where x > 0. */
+/* dw[z] = x_z^T dy_z, db[z] = column sums of dy_z over the rows of split z; dx = (dy W^T + sum of dx_more) where x > 0. */
 typedef struct {
     const float *x;        //@ in f32[R*Kp]              (R, Kp) input of the layer, as the forward pass kept it
     const float *dy;       //@ in f32[R*Np]              (R, Np) gradient of the layer's output before its activation
@@ -37,6 +37,7 @@ typedef struct {
     float *db;             //@ out f32[(splits-1)*split_stride+Np]      (splits, Np)
     float *dx;             //@ out f32[R*Kp] optional    (R, Kp); null for the first layer: nobody needs it
     double *norm_part;     //@ out f64[dw_blocks] optional    sum of squares by block; null when splits > 1
+    const float *dx_more;  //@ in f32[more*R*Kp] if_any      (more, R, Kp) what other heads add to the gradient of x
     int64_t split_stride;  //@ floats between the gradients of two splits
     int32_t R;             //@ rows
     int32_t K;             //@ input width without padding
@@ -48,4 +49,6 @@ typedef struct {
     int32_t block_cols;    //@ columns of dw, of db too
     int32_t dx_rows;       //@ rows of dx a block owns, multiple of 4
     int32_t dx_cols;       //@ columns, multiple of 8 that divides Kp; dx_rows*dx_cols at most LINEAR_MAX_DX
+    int32_t more;          //@ gradients in dx_more, added in ascending order; 0 without dx
+    uint32_t pad0_;        //@ pad
 } linear_backward_args;

@@ -2,14 +2,14 @@
 
 /* grad = sum of the splits in ascending order; norm_part[block] = sum of squares of the block's elements. */
 typedef struct {
-    const float *part;   //@ in f32[splits*n]    (splits, n) partial gradients
-    float *grad;         //@ out f32[n]          (n,)
-    double *norm_part;   //@ out f64[blocks]     one a block
-    int64_t n;           //@ parameters, multiple of 16
-    int32_t splits;      //@ >= 1
-    int32_t blocks;      //@ = gridDim.x; block i owns elements [i*per_block, (i+1)*per_block)
-    int32_t per_block;   //@ multiple of 16
-    uint32_t pad0_;      //@ pad
+    const float *part;  //@ in f32[splits*n]    (splits, n) partial gradients
+    float *grad;        //@ out f32[n] optional (n,); null: the squares alone
+    double *norm_part;  //@ out f64[blocks]     one a block
+    int64_t n;          //@ parameters, multiple of 16
+    int32_t splits;     //@ >= 1
+    int32_t blocks;     //@ = gridDim.x; block i owns elements [i*per_block, (i+1)*per_block)
+    int32_t per_block;  //@ multiple of 16
+    uint32_t pad0_;     //@ pad
 } grad_reduce_args;
 
 typedef struct {
@@ -20,10 +20,13 @@ typedef struct {
     const float *grad;          //@ in f32[n]                (n,) gradient before the clip
     const double *norm_part;    //@ in f64[parts]            sums of squares, added in ascending order of a fixed tree
     const step_block *step;     //@ in step_block[1]
-    optim_stats *stats;         //@ inout optim_stats[1]
+    optim_stats *stats;         //@ inout optim_stats[groups_n]   one a group
+    const optim_group *groups;  //@ in optim_group[groups_n] optional    in ascending order of begin; null: one group
     guard_block *guard;         //@ inout guard_block[1] optional    told when the norm is not finite
     int64_t n;                  //@ parameters, multiple of 16
     int64_t n_decay;            //@ the first n_decay elements are weights: decoupled weight decay is for them alone
     int32_t parts;              //@ >= 1
-    int32_t per_block;          //@ elements a block owns, multiple of 16
+    int32_t per_block;          //@ elements a block owns, multiple of 16; divides the begin of every group
+    int32_t groups_n;           //@ optimizer groups, 1 without a table
+    uint32_t pad0_;             //@ pad
 } adam_update_args;

@@ -24,19 +24,19 @@ typedef struct {
     float adam_beta2;
     float adam_eps;
     float weight_decay;
-    float max_grad_norm;     /* clip of the global norm */
-    float tau_start;         /* Polyak */
+    float max_grad_norm; /* clip of the global norm */
+    float tau_start;     /* Polyak */
     float tau_end;
     float gamma;
     float beta_per_start;
     float beta_per_end;
     float alpha_per;
     float eps_per;
-    float alpha_c51;         /* share of the cross-entropy in the loss */
+    float alpha_c51; /* share of the cross-entropy in the loss */
     float label_smoothing;
-    float grad_budget;       /* G of the gradient budget; 0: off */
-    float reward_scale;      /* normalized reward = raw reward * reward_scale */
-    float v_min;             /* support of the return distribution, in normalized reward */
+    float grad_budget;  /* G of the gradient budget; 0: off */
+    float reward_scale; /* normalized reward = raw reward * reward_scale */
+    float v_min;        /* support of the return distribution, in normalized reward */
     float v_max;
     float q_clip;            /* alarm, not a fault, when |Q| is above */
     float restart_momentum;  /* factor on Adam's first moment at a warm restart */
@@ -56,9 +56,10 @@ typedef struct {
 /* Latched by counters once a step; every other kernel of the step reads it. */
 typedef struct {
     uint64_t seed;
-    uint64_t step;         /* index of this step, from 0 */
+    uint64_t step; /* index of this step, from 0 */
     uint64_t rng_step;
-    uint64_t started_ns;   /* %globaltimer at the start of the step (volatile: left out of verification) */
+    uint64_t started_ns; /* %globaltimer at the start of the step (volatile: left out of verification) */
+    uint64_t adam_step;  /* t of Adam's bias correction, from 1 */
     float lr;
     float adam_beta1;
     float adam_beta2;
@@ -68,7 +69,7 @@ typedef struct {
     float bias2;           /* 1 - beta2^t */
     float momentum_factor; /* 1, but restart_momentum at a warm restart */
     float max_grad_norm;
-    float tau;             /* Polyak */
+    float tau; /* Polyak */
     float gamma;
     float beta_per;
     float alpha_per;
@@ -79,7 +80,7 @@ typedef struct {
     float reward_scale;
     float v_min;
     float v_max;
-    float delta_z;         /* (v_max - v_min) / (atoms - 1) */
+    float delta_z; /* (v_max - v_min) / (atoms - 1) */
     float q_clip;
     float alarm_edge_mass;
     float alarm_spike_share;
@@ -127,19 +128,19 @@ typedef struct {
 /* Costs and scales of the trading environment (docs/environment.md). In device memory, so that they may change between
  * replays. Prices are in ticks, money in the contract's currency. */
 typedef struct {
-    double tick_value;        /* money a tick and contract: tick size * multiplier */
-    double fee;               /* money a contract and side */
-    double half_spread;       /* ticks */
-    double slippage;          /* ticks, at urgency factor 1 */
-    double slippage_range;    /* share of the bar's range, added to slippage before the factor */
-    double urgency_passive;   /* factors on the slippage */
+    double tick_value;      /* money a tick and contract: tick size * multiplier */
+    double fee;             /* money a contract and side */
+    double half_spread;     /* ticks */
+    double slippage;        /* ticks, at urgency factor 1 */
+    double slippage_range;  /* share of the bar's range, added to slippage before the factor */
+    double urgency_passive; /* factors on the slippage */
     double urgency_normal;
     double urgency_aggressive;
-    double stop_offset;       /* ticks from the last close to a stop's trigger */
-    double drawdown_penalty;  /* lambda of the drawdown-penalized reward; 0: net reward */
-    double pnl_scale;         /* money that reads 1 in the portfolio features */
-    double time_scale;        /* bars in a trade that read 1/2 */
-    int32_t position_limit;   /* contracts */
+    double stop_offset;      /* ticks from the last close to a stop's trigger */
+    double drawdown_penalty; /* lambda of the drawdown-penalized reward; 0: net reward */
+    double pnl_scale;        /* money that reads 1 in the portfolio features */
+    double time_scale;       /* bars in a trade that read 1/2 */
+    int32_t position_limit;  /* contracts */
     uint32_t pad0_;
 } market_block;
 
@@ -210,11 +211,21 @@ typedef struct {
     uint32_t atom_use;
 } alarm_block;
 
+/* Parameters that share learning rate, clip and step counter: the network is group 0, a head of its own another. */
+typedef struct {
+    int64_t begin;      /* first element of the flat buffers */
+    int64_t decay_end;  /* elements of the group before this index are weights */
+    int32_t part_begin; /* its squares in norm_part */
+    int32_t part_end;
+    float lr_factor;     /* on the step's learning rate */
+    float max_grad_norm; /* clip of its own norm; 0: it is clipped with the network, by the norm of both */
+} optim_group;
+
 /* What adam found out about the gradient of this step. */
 typedef struct {
-    float grad_norm;   /* global norm before the clip; non-finite when the gradient is */
-    float clip;        /* factor applied to the gradient, <= 1 */
-    uint32_t skipped;  /* updates ever skipped because the norm was not finite */
+    float grad_norm;  /* global norm before the clip; non-finite when the gradient is */
+    float clip;       /* factor applied to the gradient, <= 1 */
+    uint32_t skipped; /* updates ever skipped because the norm was not finite; they do not count in bias correction */
     uint32_t pad0_;
 } optim_stats;
 
@@ -224,24 +235,24 @@ typedef struct {
 typedef struct {
     uint64_t sequence;
     uint64_t step;
-    uint64_t started_ns;    /* %globaltimer of the first kernel (volatile) */
-    uint64_t ended_ns;      /* %globaltimer of the last kernel (volatile) */
-    uint64_t guard_key;     /* guard_block.key: all ones: no fault */
-    float loss;             /* importance-weighted blend: what is minimized */
-    float ce;               /* cross-entropy */
-    float mse;              /* (Q - y)^2 */
-    float td_error;         /* |Q - y| */
-    float q_mean;           /* Q of the actions taken */
+    uint64_t started_ns; /* %globaltimer of the first kernel (volatile) */
+    uint64_t ended_ns;   /* %globaltimer of the last kernel (volatile) */
+    uint64_t guard_key;  /* guard_block.key: all ones: no fault */
+    float loss;          /* importance-weighted blend: what is minimized */
+    float ce;            /* cross-entropy */
+    float mse;           /* (Q - y)^2 */
+    float td_error;      /* |Q - y| */
+    float q_mean;        /* Q of the actions taken */
     float q_min;
     float q_max;
-    float target_mean;      /* y */
-    float weight_mean;      /* importance weight */
-    float atom_use;         /* exp(entropy of the mean projected target) / atoms */
-    float edge_mass;        /* projected target mass on the first and the last atom */
-    float spike_share;      /* spikes among non-terminal targets */
+    float target_mean; /* y */
+    float weight_mean; /* importance weight */
+    float atom_use;    /* exp(entropy of the mean projected target) / atoms */
+    float edge_mass;   /* projected target mass on the first and the last atom */
+    float spike_share; /* spikes among non-terminal targets */
     float grad_norm;
     float clip;
-    float ce_scale;         /* gradient budget */
+    float ce_scale; /* gradient budget */
     float mse_scale;
     float lr;
     float tau;

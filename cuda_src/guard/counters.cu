@@ -4,6 +4,7 @@
 // Launch: one block, one thread works. Schedules are functions of t = min(step, T), so a step beyond the horizon T repeats
 // its last values. Equations in docs/step/counters.md.
 #include "lib/kernel.h"
+#include "optim/bias_correction.h"
 
 #include "abi/types.h"
 
@@ -22,11 +23,6 @@ FX_DEVICE float cos_pi(float x) {
 // Falls from `from` at phase 0 to `to` at phase 1 along half a cosine (Loshchilov & Hutter 2017).
 FX_DEVICE float cosine(float from, float to, float phase) {
     return to + 0.5f * (from - to) * (1.0f + cos_pi(phase));
-}
-
-// 1 - beta^t without the cancellation of small t: beta2 = 0.999 would lose four digits at t = 1.
-FX_DEVICE float bias_correction(float beta, uint64_t t) {
-    return -expm1f((float)t * logf(beta));
 }
 
 // Phase in [0, 1] of the period that step t is in. A restart begins at t = k P for k >= 1, but not at T or beyond: there
@@ -58,12 +54,13 @@ FX_KERNEL_ANYBLOCK(counters) {
             c.restart_period > 0 && t > 0 && t < horizon && t % period == 0 ? c.restart_momentum : 1.0f;
 
         s.adam_step += 1;
+        out.adam_step = s.adam_step;
         out.adam_beta1 = c.adam_beta1;
         out.adam_beta2 = c.adam_beta2;
         out.adam_eps = c.adam_eps;
         out.weight_decay = c.weight_decay;
-        out.bias1 = bias_correction(c.adam_beta1, s.adam_step);
-        out.bias2 = bias_correction(c.adam_beta2, s.adam_step);
+        out.bias1 = fx::bias_correction(c.adam_beta1, s.adam_step);
+        out.bias2 = fx::bias_correction(c.adam_beta2, s.adam_step);
         out.max_grad_norm = c.max_grad_norm;
 
         out.gamma = c.gamma;

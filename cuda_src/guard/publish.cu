@@ -54,7 +54,8 @@ FX_KERNEL_ANYBLOCK(publish) {
     const uint64_t guard_key = a.guard->key;
     const uint32_t replay_size = a.replay->size, replay_skipped = a.replay->skipped;
     alarm_block alarms = *a.alarms;
-    step_record *record = a.records + fx::ring_slot(step.step, a.capacity);
+    const int slot = fx::ring_slot(step.step, a.capacity);
+    step_record *record = a.records + slot;
     volatile uint64_t *sequence = &record->sequence;
     FX_FOR(i, blockDim.x) {
         if (i == (int)blockDim.x - 1) {
@@ -118,6 +119,8 @@ FX_KERNEL_ANYBLOCK(publish) {
     static_assert(offsetof(step_record, sequence) == 0, "the words after the first are the payload");
     volatile uint64_t *words = sequence;
     FX_FOR(w, sizeof(step_record) / sizeof(uint64_t) - 1) words[w + 1] = out.words[w + 1];
+    volatile float *metrics = a.metrics_ring + (size_t)slot * a.M;
+    FX_FOR(m, a.M) metrics[m] = a.metrics[m];
     __syncthreads();
     FX_FOR(only, 1) {
         __threadfence_system();  // cumulative: covers what the barrier made this thread see

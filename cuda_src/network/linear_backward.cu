@@ -1,5 +1,6 @@
 // linear_backward: one launch computes all that a layer's dY is needed for: dW = X^T dY and db, with the sum of squares
-// for the global norm, and dX = (dY W^T) where X > 0, the gradient before the ReLU of the layer below.
+// for the global norm, and dX = (dY W^T + what other heads add) where X > 0, the gradient before the ReLU of the layer
+// below.
 //
 // Launch: grid (splits*dw_blocks + dx_blocks); block: 128 threads and block_rows/2 * block_cols/4 at least, a multiple
 // of 32 (a thread on the GPU has one tile of dW, or one part of a tile of dX); with LINEAR_BIG_ROWS block_rows/8 for /2.
@@ -179,6 +180,7 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
             float s = sums[o];
 #pragma unroll 8
             for (int p = 1; p < region.parts; ++p) s += sums[p * region.stride + o];
+            for (int h = 0; h < a.more; ++h) s += a.dx_more[(size_t)h * a.R * a.Kp + place(o)];
 #ifdef FX_GPU
             const float x = o == (int)threadIdx.x ? early : a.x[place(o)];
 #else

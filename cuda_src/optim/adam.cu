@@ -11,10 +11,14 @@
 // A norm that is not finite changes no parameter, moment or target: the step is skipped, counted, and raised as a
 // fault.
 //
+// Parameters may stand in groups (optim_group): a block belongs to one. A group with a clip of its own has its own norm,
+// learning rate and step counter; when its norm is not finite, it alone skips the step, which is counted and no fault.
+//
 // Launch: grid (ceil(n / per_block)), any block.
 #include "lib/kernel.h"
 #include "lib/lanes.h"
 #include "lib/reduce.h"
+#include "optim/bias_correction.h"
 
 #include "abi/types.h"
 #include "lib/guard.h"
@@ -35,6 +39,29 @@ struct parameters {
           target(a.target ? fx::load_lanes(a.target + at) : fx::splat(0.0f)) {}
 };
 
+// What holds for the group that element `at` belongs to. The first block of a group keeps its statistics.
+struct group_settings {
+    int index = 0, part_begin = 0, part_end;
+    int64_t begin = 0, decay_end;
+    float lr, bias1, bias2, max_norm;
+    bool own = false;
+
+    FX_DEVICE group_settings(const adam_update_args &a, const step_block &s, int64_t at)
+        : part_end(a.parts), decay_end(a.n_decay), lr(s.lr), bias1(s.bias1), bias2(s.bias2), max_norm(s.max_grad_norm) {
+        if (!a.groups) return;
+        while (index + 1 < a.groups_n && a.groups[index + 1].begin <= at) ++index;
+        const optim_group g = a.groups[index];
+        part_begin = g.part_begin, part_end = g.part_end, begin = g.begin, decay_end = g.decay_end;
+        lr *= g.lr_factor;
+        own = g.max_grad_norm > 0.0f;
+        if (!own) return;
+        max_norm = g.max_grad_norm;
+        // `skipped` changes in this launch only when nobody goes on to use it
+        const uint64_t t = s.adam_step - a.stats[index].skipped;
+        bias1 = fx::bias_correction(s.adam_beta1, t), bias2 = fx::bias_correction(s.adam_beta2, t);
+    }
+};
+
 }  // namespace
 
 FX_KERNEL_ANYBLOCK(adam_update) {
@@ -45,22 +72,24 @@ FX_KERNEL_ANYBLOCK(adam_update) {
 #ifdef FX_GPU  // the first parameters of each thread are under way while the norm is added up
     const parameters early(a, begin + (int64_t)min((int)threadIdx.x, vectors - 1) * LANES);
 #endif
-    const double *part = a.norm_part;
-    float norm = (float)::sqrt(block_sum_f64(a.parts, [&](int i) { return part[i]; }));
+    const group_settings group(a, s, begin);
+    const double *part = a.norm_part + group.part_begin;
+    float norm = (float)::sqrt(block_sum_f64(group.part_end - group.part_begin, [&](int i) { return part[i]; }));
     bool usable = finite(norm);
-    float clip = norm > s.max_grad_norm ? s.max_grad_norm / norm : 1.0f;
-    FX_FOR(i, blockIdx.x == 0 ? 1 : 0) {
-        a.stats->grad_norm = norm;
-        a.stats->clip = usable ? clip : 0.0f;
-        if (!usable) a.stats->skipped += 1;
-        if (!usable && a.guard) guard_raise(a.guard, GUARD_ADAM_GRAD, CHECK_NON_FINITE, 0, norm);
+    float clip = norm > group.max_norm ? group.max_norm / norm : 1.0f;
+    FX_FOR(i, begin == group.begin ? 1 : 0) {
+        optim_stats *stats = a.stats + group.index;
+        stats->grad_norm = norm;
+        stats->clip = usable ? clip : 0.0f;
+        if (!usable) stats->skipped += 1;
+        if (!usable && !group.own && a.guard) guard_raise(a.guard, GUARD_ADAM_GRAD, CHECK_NON_FINITE, 0, norm);
     }
     if (!usable) return;
 
     const lanes keep1 = splat(s.adam_beta1 * s.momentum_factor), new1 = splat(1.0f - s.adam_beta1);
     const lanes keep2 = splat(s.adam_beta2), new2 = splat(1.0f - s.adam_beta2), scale = splat(clip);
-    const lanes unbias1 = splat(1.0f / s.bias1), unbias2 = splat(1.0f / s.bias2);
-    const lanes eps = splat(s.adam_eps), minus_lr = splat(-s.lr), tau = splat(s.tau);
+    const lanes unbias1 = splat(1.0f / group.bias1), unbias2 = splat(1.0f / group.bias2);
+    const lanes eps = splat(s.adam_eps), minus_lr = splat(-group.lr), tau = splat(s.tau);
     FX_FOR(q, vectors) {
         int64_t at = begin + (int64_t)q * LANES;
 #ifdef FX_GPU
@@ -68,7 +97,7 @@ FX_KERNEL_ANYBLOCK(adam_update) {
 #else
         const parameters x(a, at);
 #endif
-        lanes decay = splat(at < a.n_decay ? s.weight_decay : 0.0f);
+        lanes decay = splat(at < group.decay_end ? s.weight_decay : 0.0f);
         lanes g = scale * x.grad;  // clipped before it is squared
         lanes m = fma(keep1, x.m, new1 * g);
         lanes v = fma(keep2, x.v, new2 * (g * g));

@@ -1,5 +1,6 @@
 // grad_reduce: adds the partial gradients of the batch's splits, in ascending order, and takes the squares for the
-// global norm on the way. Runs only when the batch is split; else linear_backward writes gradient and squares itself.
+// global norm on the way. Runs when the batch is split, else linear_backward writes gradient and squares itself; and
+// without `grad` for the squares of a gradient that other kernels wrote.
 //
 // Launch: grid (blocks), any block; a block owns per_block adjacent elements. Squares are added in f64, fixed tree.
 #include "lib/kernel.h"
@@ -19,7 +20,7 @@ FX_KERNEL_ANYBLOCK(grad_reduce) {
         int64_t at = begin + (int64_t)q * LANES;
         lanes g = load_lanes(a.part + at);
         for (int z = 1; z < a.splits; ++z) g = g + load_lanes(a.part + z * a.n + at);
-        store_lanes(a.grad + at, g);
+        if (a.grad) store_lanes(a.grad + at, g);
         return sum_of_squares(g);
     });
     FX_FOR(i, 1) a.norm_part[blockIdx.x] = s;

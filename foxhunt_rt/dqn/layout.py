@@ -6,6 +6,9 @@ the value head's atoms first, then the advantages of branch 0, action by action,
 
 Order: all weights, input side first, then all biases. So the weights that decay are the first `n_decay` floats, and one
 comparison in the optimizer replaces a table. Every segment is a multiple of 16 floats long, without gaps between.
+
+Heads beside the network, and what others add to the step, are `ParameterGroup`s that follow it in the same buffer, each
+from a multiple of `GROUP_PAD` on, so that a block of the optimizer belongs to one of them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from foxhunt_rt.driver import FoxhuntError
 
 STATE_PAD = 32  # floats: rows of the state start on 128 bytes
 WIDTH_PAD = 16
+GROUP_PAD = 4096  # floats: at least what a block of adam_update owns
 
 
 class LayoutError(FoxhuntError):
@@ -38,7 +42,7 @@ class Part:
     """Columns of a segment that form one tensor of the checkpoint and the oracle."""
 
     name: str  # "trunk.0.weight", "value.bias", "branch.2.weight", ...
-    kind: str  # "trunk", "value" or "branch"
+    kind: str  # "trunk", "value", "branch", or the name of a group
     column: int
     width: int
 
@@ -63,6 +67,62 @@ class Segment:
     @property
     def stop(self) -> int:
         return self.offset + self.size
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a `ParameterGroup`.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+        (in, out) of a weight, input-major, or (n,) of a vector. In the flat buffer every dimension is padded to 16.
+    decayed : bool
+        Decoupled weight decay applies.
+    bound : float
+        It starts as U(-bound, bound); 0: as zeros.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    decayed: bool
+    bound: float
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters beside the network's that one part of the step owns: a head, a loss's own table.
+
+    Parameters
+    ----------
+    name : str
+        Begins the names of its tensors: ``"iqn"`` gives ``"iqn.embed.weight"``.
+    tensors : tuple of Tensor
+    lr_factor : float
+        On the step's learning rate, above 0.
+    max_grad_norm : float or None
+        None: the group is clipped together with the network, by the global norm of both. Else it has an optimizer of its own:
+        its own norm and clip, and its own step counter, since a gradient of its own that is not finite skips its update, counts
+        in its statistics, and stops nobody else.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    lr_factor: float
+    max_grad_norm: float | None
+
+    def __post_init__(self) -> None:
+        names = [t.name for t in self.tensors]
+        if not names or len(set(names)) != len(names):
+            raise LayoutError(
+                f"parameter group {self.name} has tensors {names}: give at least one, each with a name of its own"
+            )
+        for t in self.tensors:
+            if not 1 <= len(t.shape) <= 2 or min(t.shape) < 1:
+                raise LayoutError(f"{self.name}.{t.name} has shape {t.shape}: give (in, out) or (n,), each at least 1")
+        if self.lr_factor <= 0.0 or (self.max_grad_norm is not None and self.max_grad_norm <= 0.0):
+            raise LayoutError(f"parameter group {self.name}: lr_factor and max_grad_norm must be above 0")
 
 
 @dataclass(frozen=True)
@@ -108,19 +168,25 @@ class NetworkLayout:
         Choices per branch, n_b.
     atoms : int
         Points of the return support.
+    groups : tuple of ParameterGroup
+        Parameters beside the network's.
 
     Raises
     ------
     LayoutError
-        A size is below 1, or there is no trunk layer or no branch.
+        A size is below 1, there is no trunk layer or no branch, or two groups share a name.
     """
 
     state_dim: int
     hidden: tuple[int, ...]
     branches: tuple[int, ...]
     atoms: int
+    groups: tuple[ParameterGroup, ...] = ()
 
     def __post_init__(self) -> None:
+        names = [group.name for group in self.groups]
+        if len(set(names)) != len(names):
+            raise LayoutError(f"parameter groups {', '.join(names)}: give each a name of its own")
         for name, sizes in (
             ("state_dim", (self.state_dim,)),
             ("hidden", self.hidden),
@@ -182,7 +248,35 @@ class NetworkLayout:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """In the order of the buffer."""
-        return (*(layer.weight for layer in self.layers), *(layer.bias for layer in self.layers))
+        network = (*(layer.weight for layer in self.layers), *(layer.bias for layer in self.layers))
+        return (*network, *(segment for group in self.group_segments.values() for segment in group))
+
+    @cached_property
+    def group_segments(self) -> dict[str, tuple[Segment, ...]]:
+        """The segments of each group by its name, those that decay first, then in the order given."""
+        found, at = {}, self.network_size
+        for group in self.groups:
+            at = padded(at, GROUP_PAD)
+            segments = []
+            for tensor in sorted(group.tensors, key=lambda t: not t.decayed):
+                name = f"{group.name}.{tensor.name}"
+                part = Part(name, group.name, 0, tensor.shape[-1])
+                shape = tuple(map(padded, tensor.shape))
+                segments.append(Segment(name, at, tensor.shape, shape, (part,), tensor.decayed,
+                                        in_norm=group.max_grad_norm is None))  # fmt: skip
+                at = segments[-1].stop
+            found[group.name] = tuple(segments)
+        return found
+
+    def group_range(self, name: str) -> tuple[int, int]:
+        """First float of a group, and one past its last."""
+        segments = self.group_segments[name]
+        return segments[0].offset, segments[-1].stop
+
+    @property
+    def network_size(self) -> int:
+        """Floats of the network's parameters, without the groups', padding included; a multiple of 16."""
+        return self.layers[-1].bias.stop
 
     @property
     def size(self) -> int:
@@ -191,7 +285,7 @@ class NetworkLayout:
 
     @property
     def n_decay(self) -> int:
-        """The first so many floats are weights: decoupled weight decay is for them alone."""
+        """The first so many floats are the network's weights: decoupled weight decay is for them alone."""
         return self.layers[0].bias.offset
 
     @property
@@ -233,7 +327,7 @@ class NetworkLayout:
 
     def pads(self) -> npt.NDArray[np.bool_]:
         """True where the flat buffer holds padding, shape (size,)."""
-        real = np.zeros(self.size, np.float32)
+        real = np.zeros(self.size, np.float32)  # the gaps between groups are padding too
         for _, view in self._views(real):
             view[...] = 1.0
         return real == 0.0
@@ -248,7 +342,8 @@ class NetworkLayout:
     def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
         """Initial tensors: PyTorch's default for `Linear`, U(-1/sqrt(in), 1/sqrt(in)) for weights and biases.
 
-        Drawn on the host by NumPy's Philox keyed with ``seed``, in f64, layer by layer, weight before bias, head by
+        Groups follow, tensor by tensor as given, each by its own bound: the network of a seed is the same with and without
+        them. Drawn on the host by NumPy's Philox keyed with ``seed``, in f64, layer by layer, weight before bias, head by
         head, then rounded to f32: the same seed gives the same network on every device.
         """
         random = np.random.Generator(np.random.Philox(key=seed))
@@ -259,7 +354,20 @@ class NetworkLayout:
                 for part in segment.parts:
                     shape = (*segment.shape[:-1], part.width)
                     tensors[part.name] = random.uniform(-bound, bound, shape).astype(np.float32)
+        for group in self.groups:
+            for t in group.tensors:
+                tensors[f"{group.name}.{t.name}"] = random.uniform(-t.bound, t.bound, t.shape).astype(np.float32)
         return tensors
 
 
-__all__ = ["Layer", "LayoutError", "NetworkLayout", "Part", "Segment", "padded"]
+__all__ = [
+    "GROUP_PAD",
+    "Layer",
+    "LayoutError",
+    "NetworkLayout",
+    "ParameterGroup",
+    "Part",
+    "Segment",
+    "Tensor",
+    "padded",
+]

@@ -5,6 +5,7 @@ The children and their order are `_record_step`; docs/step/ has a page for each.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ import numpy.typing as npt
 
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
+from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded
+from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.guard import CLEAR, GuardFault, decode
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.dqn.records import RecordError, RecordReader
@@ -40,6 +43,8 @@ class Learner:
         Drawn from. Default: a ring in vector mode, made from the configuration.
     keep_target : bool
         Keep the projected target distributions of the last step, for reports and tests.
+    extensions : sequence of Extension
+        What is added to the step: children, parameters, losses (docs/extending.md).
 
     Attributes
     ----------
@@ -71,13 +76,19 @@ class Learner:
     """
 
     def __init__(self, rt: Runtime, config: Config, state_dim: int, branches: Sequence[int], *,
-                 replay: Replay | None = None, keep_target: bool = False) -> None:  # fmt: skip
+                 replay: Replay | None = None, keep_target: bool = False,
+                 extensions: Sequence[Extension] = ()) -> None:  # fmt: skip
         if config.network.precision != "fp32":
             raise NotImplementedError(f"network.precision={config.network.precision} needs the tensor-core products, which are "
                                       "not there yet; set network.precision=fp32")  # fmt: skip
         self.runtime = rt
         n, b = config.network.atoms, config.replay.batch
+        check_announced(extensions)
+        self.extensions: tuple[Extension, ...] = ()  # none to reset yet
         self.layout = NetworkLayout(state_dim, config.network.hidden, tuple(branches), n)
+        self.layout = dataclasses.replace(
+            self.layout, groups=tuple(g for e in extensions for g in e.parameters(self.layout))
+        )
         self.shape = ddqn.LossShape(b, tuple(branches), n, config.loss.branch_reduction)
         self.replay = replay or Replay(rt, config.replay.capacity, state_dim, n_step=config.replay.n_step)
         if self.replay.state_dim != state_dim:
@@ -95,9 +106,16 @@ class Learner:
         self.total = rt.zeros((1, self.shape.stats_width), np.float32, "statistics")
         self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, b)
         self.adam = adam.AdamBuffers.create(rt, self.layout)
+        self.groups = Groups(self.layout, self.grad.network_parts)
+        self._group_table = self.groups.table(rt)
+        metrics = [m for e in extensions for m in e.metrics]
+        self.metrics = rt.zeros(len(metrics), np.float32, "metrics.step") if metrics else None
+        through_trunk = [e.name for e in extensions if e.trunk_gradient]
+        self._trunk_more = (rt.zeros((len(through_trunk), b, self.layout.layers[-1].k_padded), np.float32, "trunk_gradients")
+                            if through_trunk else None)  # fmt: skip
         self.steps_per_launch = config.train.steps_per_launch
         self.ahead = config.guard.launches_ahead * self.steps_per_launch  # in steps
-        self.records = RecordReader(rt, max(64, 4 * self.ahead))
+        self.records = RecordReader(rt, max(64, 4 * self.ahead), metrics)
         self.timer = StepTimer(self.ahead)
         self._fault: GuardFault | None = None
         self.launched = 0
@@ -106,6 +124,11 @@ class Learner:
         self.reset(config.train.seed, clear_replay=replay is None)
         plan = rt.plan("step")
         self._record_step(plan)
+        view = self._view(plan, metrics, through_trunk)
+        for extension in extensions:
+            extension.record(view)
+        check_recorded(extensions, view)
+        self.extensions = tuple(extensions)
         self.graph: StepGraph = plan.build(steps_per_launch=self.steps_per_launch,
                                            stop=Flag(self.guard, "key", clear=CLEAR))  # fmt: skip
 
@@ -121,14 +144,24 @@ class Learner:
         ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, batch.ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
         adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.adam.theta, self.ddqn.dlogits,
-                                                             tuple(self.forward.kept(batch.state))), self.grad)  # fmt: skip
-        adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard),
-                 self.adam)  # fmt: skip
+                                                             tuple(self.forward.kept(batch.state)), self._trunk_more),
+                      self.grad)  # fmt: skip
+        adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard,
+                                               self._group_table), self.adam)  # fmt: skip
         per_priority.add(plan, per_priority.PerPriorityInputs(batch, self.step_block, self.ddqn.stats), self.replay,
                          self.total)  # fmt: skip
         publish.add(plan, self.shape, publish.PublishInputs(self.total, self.step_block, self.adam.stats,
-                                                            self.replay.ring, self.guard),
-                    publish.PublishBuffers(self.alarms, self.records.ring))  # fmt: skip
+                                                            self.replay.ring, self.guard, self.metrics),
+                    publish.PublishBuffers(self.alarms, self.records.ring, self.records.metrics_ring))  # fmt: skip
+
+    def _view(self, plan: StepPlan, metrics: Sequence[str], through_trunk: Sequence[str]) -> StepView:
+        """What the extensions see."""
+        more = self._trunk_more
+        gradients = {name: more[i : i + 1].view(more.shape[1:]) for i, name in enumerate(through_trunk)} if more else {}
+        slots = {name: self.metrics[i : i + 1] for i, name in enumerate(metrics)} if self.metrics else {}
+        return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.replay, self.step_block,
+                        self.control.buffer, self.guard, self.forward, self.ddqn, self.adam, self.grad, self.groups, slots,
+                        gradients)  # fmt: skip
 
     @property
     def config(self) -> Config:
@@ -207,7 +240,8 @@ class Learner:
         self.launched, self._fault = self.records.next_step, fault
 
     def drain(self) -> npt.NDArray[Any]:
-        """Waits for every step launched and returns the records since the last drain, a `step_record` array of shape (n,).
+        """Waits for every step launched and returns the records since the last drain: a structured array of shape (n,) with the
+        fields of `step_record` and one for each metric of an extension.
 
         Raises
         ------
@@ -221,7 +255,7 @@ class Learner:
     def take(self) -> npt.NDArray[Any]:
         """The records that have come since the last `take` or `drain`, without waiting for more."""
         found, self._undrained = self._undrained, []
-        return np.array(found, abi.dtype("step_record"))
+        return np.array(found, self.records.dtype)
 
     def _deliver(self, record: npt.NDArray[Any]) -> None:
         self.last = record
@@ -250,6 +284,8 @@ class Learner:
         for buffer in (self.state, self.step_block, self.alarms):
             buffer.fill(0)
         self.adam.load(self.layout.pack(self.layout.init(seed)))
+        for extension in self.extensions:
+            extension.reset()
         if clear_replay:
             self.replay.clear()
         self._begin(0)

@@ -8,7 +8,7 @@ that is too large means that records were lost, which raises.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,29 @@ class RecordReader:
     rt : Runtime
     capacity : int
         Records of the ring: at least twice the steps that may be in flight.
+    metrics : sequence of str
+        What other children measure, one float each: fields that follow those of `step_record`.
+
+    Attributes
+    ----------
+    ring : MappedBuffer
+        step_record[capacity].
+    metrics_ring : MappedBuffer or None
+        f32 (capacity, len(metrics)).
+    dtype : numpy.dtype
+        Of a record as it is handed over.
     """
 
-    def __init__(self, rt: Runtime, capacity: int) -> None:
+    def __init__(self, rt: Runtime, capacity: int, metrics: Sequence[str] = ()) -> None:
         self.runtime = rt
-        self.ring: MappedBuffer = rt.mapped(capacity, abi.dtype("step_record"), "records")
+        base = abi.dtype("step_record")
+        self.ring: MappedBuffer = rt.mapped(capacity, base, "records")
+        self.metrics_ring: MappedBuffer | None = None
+        self.dtype = base
+        if metrics:
+            self.metrics_ring = rt.mapped((capacity, len(metrics)), np.float32, "metrics")
+            fields = [(name, base.fields[name][0]) for name in base.names or ()]  # type: ignore[index]
+            self.dtype = np.dtype([*fields, *((name, np.float32) for name in metrics)])
         self.next_step = 0
         self._host = self.ring.host
         self._sequence = self._host["sequence"]
@@ -46,6 +64,8 @@ class RecordReader:
     def reset(self, step: int = 0) -> None:
         """Forgets every record; the next one is that of ``step``. The stream must be idle."""
         self._host.view(np.uint8)[...] = 0
+        if self.metrics_ring is not None:
+            self.metrics_ring.host[...] = 0.0
         self.next_step = step
 
     def poll(self, deliver: Callable[[npt.NDArray[Any]], None]) -> int:
@@ -77,7 +97,7 @@ class RecordReader:
         slot, expected = self.next_step % len(self._host), self.next_step + 1
         before = int(self._sequence[slot])
         if before == expected:
-            record = self._host[slot : slot + 1].copy()[0]
+            record = self._copy(slot)
             before = int(self._sequence[slot])
             if before == expected:
                 copied: npt.NDArray[Any] = record
@@ -86,6 +106,12 @@ class RecordReader:
             raise RecordError(f"record of step {self.next_step} was overwritten by that of step {before - 1}: drain the "
                               f"ring of {len(self._host)} records more often")  # fmt: skip
         return None  # not there yet, or half written (sequence 0)
+
+    def _copy(self, slot: int) -> npt.NDArray[Any]:
+        record = self._host[slot : slot + 1].copy()[0]
+        if self.metrics_ring is None:
+            return record
+        return np.array((*record.item(), *self.metrics_ring.host[slot].tolist()), self.dtype)
 
     def wait(self, step: int, deliver: Callable[[npt.NDArray[Any]], None], timeout_s: float = 60.0) -> None:
         """Polls until the record of ``step`` was delivered. Does not synchronize, unless the record fails to come.

@@ -28,28 +28,39 @@ class StepPlan:
         self.runtime, self.name = runtime, name
         self.children: list[Child] = []
         self.tail: Child | None = None
+        self._last_after: dict[str, str] = {}  # child -> the last one that was put after it
         self._volatile: dict[int, tuple[Buffer, tuple[str, ...]]] = {}
         runtime._plans[name] = self
 
     def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (),
-              when: Flag | None = None) -> Child:  # fmt: skip
+              when: Flag | None = None, *, before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
         """A new child, to record in a with block. See `Child` for the parameters.
 
         With `when` it runs only on steps on which that flag is raised: behind an IF node of the composed parent, whose cost is
         in docs/conditionals.md. Consecutive children with one flag share one.
+
+        With `before` or `after`, the name of a child of this plan, it takes that place in program order instead of the last:
+        what it reads and writes then orders it among the others as if it had been recorded there. Several with the same anchor
+        stand in the order in which they were recorded.
+
+        Raises
+        ------
+        FoxhuntError
+            The name is taken, or the anchor is no child of this plan.
         """
-        self._check_new(name)
+        at = self._place(name, before, after)
         child = Child(name, reads, writes, private, when)
-        self.children.append(child)
+        self.children.insert(at, child)
         return child
 
     def child_from_graph(self, name: str, graph: Any, reads: Iterable[Buffer], writes: Iterable[Buffer],
-                         when: Flag | None = None) -> Child:  # fmt: skip
+                         when: Flag | None = None, *, before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
         """A child from a graph that another library captured: a PyTorch ``CUDAGraph(keep_graph=True)``, a cuda.core graph, a raw
         ``CUgraph``.
 
-        Its launches are unknown, so ``reads`` and ``writes`` cannot be checked: edges and verification go by them. Its kernels
-        count as foreign in the ledger. Whatever memory its nodes name must stay where it is; ``graph`` is kept alive.
+        `before` and `after` place it as they do in `child`. Its launches are unknown, so ``reads`` and ``writes`` cannot be
+        checked: edges and verification go by them. Its kernels count as foreign in the ledger. Whatever memory its nodes name
+        must stay where it is; ``graph`` is kept alive.
 
         Raises
         ------
@@ -58,15 +69,30 @@ class StepPlan:
         """
         from foxhunt_rt.graph.foreign import ForeignChild
 
-        self._check_new(name)
+        at = self._place(name, before, after)
         with self.runtime.context.current():
             child = ForeignChild(name, self.runtime.context, graph, reads, writes, when)
-        self.children.append(child)
+        self.children.insert(at, child)
         return child
 
-    def _check_new(self, name: str) -> None:
-        if any(name == c.name for c in self.children):
+    def _place(self, name: str, before: str | None, after: str | None) -> int:
+        """Where in `children` a new child goes."""
+        names = [c.name for c in self.children]
+        if name in names:
             raise FoxhuntError(f"plan {self.name} has a child {name} already: give this one another name")
+        if before is not None and after is not None:
+            raise FoxhuntError(f"child {name}: give before={before!r} or after={after!r}, not both")
+        anchor = before or after
+        if anchor is None:
+            return len(names)
+        if anchor not in names:
+            raise FoxhuntError(f"child {name}: plan {self.name} has no child {anchor} to stand beside; its children are "
+                               f"{', '.join(names) or 'none yet'}")  # fmt: skip
+        if before is not None:
+            return names.index(before)
+        last = self._last_after.get(anchor, anchor)
+        self._last_after[anchor] = name
+        return names.index(last) + 1
 
     def epilogue(self, name: str, reads: Iterable[Buffer] = (), writes: Iterable[Buffer] = (),
                  private: Iterable[Buffer] = ()) -> Child:  # fmt: skip

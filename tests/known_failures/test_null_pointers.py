@@ -52,7 +52,8 @@ def adam_update(rt: Runtime, without: str | None) -> dict[str, npt.NDArray[Any]]
         "stats": rt.zeros(1, abi.dtype("optim_stats"), "stats"),
         "guard": guard(rt),
     }
-    sizes = {"n": N, "n_decay": 0, "parts": 1, "per_block": 256}
+    buffers["groups"] = rt.array(np.array([(0, 0, 0, 1, 1.0, 0.0)], abi.dtype("optim_group")), "groups")
+    sizes = {"n": N, "n_decay": 0, "parts": 1, "per_block": 256, "groups_n": 1}
     return launch(rt, "adam_update", (4,), buffers, sizes, without, ("theta", "m", "v", "stats"))
 
 
@@ -76,7 +77,13 @@ def launch(rt: Runtime, kernel: str, grid: tuple[int, ...], buffers: dict[str, A
 
 @pytest.mark.parametrize(
     ("run", "pointer"),
-    [(select_actions, "q"), (select_actions, "guard"), (adam_update, "target"), (adam_update, "guard")],
+    [
+        (select_actions, "q"),
+        (select_actions, "guard"),
+        (adam_update, "target"),
+        (adam_update, "guard"),
+        (adam_update, "groups"),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_optional_pointers_may_be_null(runtime: Runtime, run: Any, pointer: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from foxhunt_rt.dqn.layout import NetworkLayout
+from foxhunt_rt.dqn.layout import GROUP_PAD, NetworkLayout
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
@@ -23,6 +23,7 @@ class AdamInputs:
     norm_part: Buffer  # f64 (parts,) sums of squares
     step: Buffer  # step_block[1]
     guard: Buffer | None  # guard_block[1]; None: a non-finite norm is only counted
+    groups: Buffer | None = None  # optim_group[groups]; None: the network alone
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class AdamBuffers:
     target: Buffer  # f32 (P,) Polyak copy
     m: Buffer  # f32 (P,) first moment
     v: Buffer  # f32 (P,) second moment
-    stats: Buffer  # optim_stats[1]: norm, clip factor, updates skipped
+    stats: Buffer  # optim_stats[groups], the network first: norm, clip factor, updates skipped
 
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout) -> AdamBuffers:
@@ -41,7 +42,8 @@ class AdamBuffers:
         theta, target, m, v = (
             rt.zeros(layout.size, np.float32, f"adam.{name}") for name in ("theta", "target", "m", "v")
         )
-        return cls(theta, target, m, v, rt.zeros(1, abi.dtype("optim_stats"), "adam.stats"))
+        stats = rt.zeros(1 + len(layout.groups), abi.dtype("optim_stats"), "adam.stats")
+        return cls(theta, target, m, v, stats)
 
     def load(self, flat: npt.NDArray[np.float32]) -> None:
         """Parameters and target from a packed array (P,); all else zero. Synchronizes; not legal inside a capture."""
@@ -53,11 +55,12 @@ class AdamBuffers:
 
 def per_block(layout: NetworkLayout) -> int:
     """Elements of the flat buffers that a block owns: small networks spread over many blocks, one vector a thread."""
-    return 1024 if layout.size <= 1 << 18 else 4096
+    return 1024 if layout.network_size <= 1 << 18 else GROUP_PAD
 
 
 def reads(inputs: AdamInputs) -> list[Buffer]:
-    return [inputs.grad, inputs.norm_part, inputs.step]
+    groups = [inputs.groups] if inputs.groups is not None else []
+    return [inputs.grad, inputs.norm_part, inputs.step, *groups]
 
 
 def writes(buffers: AdamBuffers) -> list[Buffer]:
@@ -84,11 +87,13 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamInputs, buffers: Ada
             norm_part=inputs.norm_part,
             step=inputs.step,
             stats=buffers.stats,
+            groups=inputs.groups,
             guard=inputs.guard,
             n=layout.size,
             n_decay=layout.n_decay,
             parts=inputs.norm_part.size,
             per_block=per_block(layout),
+            groups_n=buffers.stats.shape[0],
         ),
     )
 

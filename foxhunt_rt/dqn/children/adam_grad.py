@@ -12,6 +12,7 @@ import numpy as np
 
 from foxhunt_rt.dqn.children.adam import per_block
 from foxhunt_rt.dqn.children.forward import region, threads
+from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime, StepPlan
@@ -28,6 +29,7 @@ class AdamGradInputs:
     theta: Buffer  # f32 (P,) online parameters
     dlogits: Buffer  # f32 (B, Np) gradient of the loss by the head product's output, pads zero
     kept: tuple[Buffer, ...]  # f32 (B, Kp) each layer's input: ForwardBuffers.kept(state)
+    trunk_more: Buffer | None = None  # f32 (heads, B, Kp) gradients of other heads by the trunk's output; None: none
 
 
 @dataclass(frozen=True)
@@ -35,23 +37,25 @@ class AdamGradBuffers:
     """What adam_grad writes."""
 
     dhidden: tuple[Buffer, ...]  # f32 (B, Np) gradient of each trunk layer before its ReLU
-    grad: Buffer  # f32 (P,) gradient before the clip, laid out as the parameters
-    partial: Buffer | None  # f32 (splits, P) gradient by split; None: one split, written to grad at once
-    norm_part: Buffer  # f64 (parts,) sums of squares whose total is the squared global norm
+    grad: Buffer  # f32 (P,) gradient before the clip, laid out as the parameters; groups write their own part of it
+    partial: Buffer | None  # f32 (splits, P of the network) gradient by split; None: one, written to grad at once
+    norm_part: Buffer  # f64 (parts,) sums of squares: the network's, then those of the groups (dqn/groups.py)
+    network_parts: int  # how many of them are the network's
 
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout, batch: int) -> AdamGradBuffers:
         """Allocates the buffers for ``batch`` rows."""
         n = splits(batch)
-        parts = _reduce_blocks(layout) if n > 1 else sum(_weight_blocks(layer, n) for layer in layout.layers)
+        parts = network_parts(layout, batch)
         return cls(
             tuple(
                 rt.zeros((batch, layer.n_padded), np.float32, f"adam_grad.dhidden.{i}")
                 for i, layer in enumerate(layout.layers[:-1])
             ),
             rt.zeros(layout.size, np.float32, "adam_grad.grad"),
-            rt.zeros((n, layout.size), np.float32, "adam_grad.partial") if n > 1 else None,
-            rt.zeros(parts, np.float64, "adam_grad.norm_part"),
+            rt.zeros((n, layout.network_size), np.float32, "adam_grad.partial") if n > 1 else None,
+            rt.zeros(Groups(layout, parts).parts, np.float64, "adam_grad.norm_part"),
+            parts,
         )
 
 
@@ -60,13 +64,21 @@ def splits(batch: int) -> int:
     return max(1, min(batch // _SPLIT_ROWS, _MAX_SPLITS))
 
 
-def reads(inputs: AdamGradInputs) -> list[Buffer]:
-    return [inputs.theta, inputs.dlogits, *inputs.kept]
+def network_parts(layout: NetworkLayout, batch: int) -> int:
+    """Partial sums of squares that the network's gradient has."""
+    n = splits(batch)
+    return _reduce_blocks(layout) if n > 1 else sum(_weight_blocks(layer, n) for layer in layout.layers)
 
 
-def writes(buffers: AdamGradBuffers) -> list[Buffer]:
+def reads(layout: NetworkLayout, inputs: AdamGradInputs) -> list[Buffer]:
+    more = [inputs.trunk_more] if inputs.trunk_more is not None else []
+    return [inputs.theta[: layout.network_size], inputs.dlogits, *inputs.kept, *more]
+
+
+def writes(layout: NetworkLayout, buffers: AdamGradBuffers) -> list[Buffer]:
     partial = [buffers.partial] if buffers.partial is not None else []
-    return [*buffers.dhidden, buffers.grad, *partial, buffers.norm_part]
+    return [*buffers.dhidden, buffers.grad[: layout.network_size], *partial,
+            buffers.norm_part[: buffers.network_parts]]  # fmt: skip
 
 
 def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffers) -> None:
@@ -85,9 +97,10 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
             inputs.kept[i],
             gradients[i],
             gradients[i - 1] if i else None,
-            buffers.grad if buffers.partial is None else buffers.partial,
+            buffers.grad[: layout.network_size] if buffers.partial is None else buffers.partial,
             n,
             squares,
+            inputs.trunk_more if i == len(layout.layers) - 1 else None,
         )
         part += blocks
     if buffers.partial is not None:
@@ -97,9 +110,9 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
             block=(_REDUCE_THREADS,),
             args=dict(
                 part=buffers.partial,
-                grad=buffers.grad,
-                norm_part=buffers.norm_part,
-                n=layout.size,
+                grad=buffers.grad[: layout.network_size],
+                norm_part=buffers.norm_part[: buffers.network_parts],
+                n=layout.network_size,
                 splits=n,
                 blocks=_reduce_blocks(layout),
                 per_block=per_block(layout),
@@ -109,7 +122,7 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
 
 def add(plan: StepPlan, layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffers) -> None:
     """Appends the child to a plan."""
-    with plan.child("adam_grad", reads=reads(inputs), writes=writes(buffers)) as child:
+    with plan.child("adam_grad", reads=reads(layout, inputs), writes=writes(layout, buffers)) as child:
         record(child, layout, inputs, buffers)
 
 
@@ -123,6 +136,7 @@ def _linear_backward(
     grad: Buffer,
     n_splits: int,
     squares: Buffer | None,
+    more: Buffer | None,
 ) -> None:
     rows, weight, bias = dy.shape[0], layer.weight, layer.bias
     flat = grad.view((grad.size,))
@@ -142,6 +156,7 @@ def _linear_backward(
             db=flat[bias.offset :],
             dx=dx,
             norm_part=squares,
+            dx_more=more,
             split_stride=flat.size // n_splits,
             R=rows,
             K=layer.k,
@@ -153,6 +168,7 @@ def _linear_backward(
             block_cols=width,
             dx_rows=dx_rows,
             dx_cols=dx_cols,
+            more=more.shape[0] if more is not None else 0,
         ),
     )
 
@@ -176,7 +192,7 @@ def _weight_blocks(layer: Layer, n_splits: int) -> int:
 
 
 def _reduce_blocks(layout: NetworkLayout) -> int:
-    return -(-layout.size // per_block(layout))
+    return -(-layout.network_size // per_block(layout))
 
 
-__all__ = ["AdamGradBuffers", "AdamGradInputs", "add", "reads", "record", "splits", "writes"]
+__all__ = ["AdamGradBuffers", "AdamGradInputs", "add", "network_parts", "reads", "record", "splits", "writes"]

@@ -22,6 +22,7 @@ class PublishInputs:
     optim: Buffer  # optim_stats[1]
     replay: Buffer  # replay_state[1]
     guard: Buffer  # guard_block[1]
+    metrics: Buffer | None = None  # f32 (M,) what other children measured; None: nothing
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class PublishBuffers:
 
     alarms: Buffer  # alarm_block[1]
     records: MappedBuffer  # step_record[capacity]
+    metrics_ring: MappedBuffer | None = None  # f32 (capacity, M)
 
 
 def record(child: Child, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
@@ -37,13 +39,17 @@ def record(child: Child, shape: LossShape, inputs: PublishInputs, buffers: Publi
     child.launch("publish", grid=(1,), block=(_THREADS,), shared=4 * shape.stats_width,
                  args=dict(total=inputs.total, step=inputs.step, optim=inputs.optim, replay=inputs.replay,
                            guard=inputs.guard, alarms=buffers.alarms, records=buffers.records, W=shape.stats_width,
-                           N=shape.atoms, B=shape.batch, capacity=buffers.records.shape[0]))  # fmt: skip
+                           N=shape.atoms, B=shape.batch, capacity=buffers.records.shape[0], metrics=inputs.metrics,
+                           metrics_ring=buffers.metrics_ring,
+                           M=inputs.metrics.shape[0] if inputs.metrics is not None else 0))  # fmt: skip
 
 
 def add(plan: StepPlan, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
     """Makes it the plan's epilogue. The record's timestamps are declared volatile."""
-    with plan.epilogue("publish", reads=[inputs.total, inputs.step, inputs.optim, inputs.replay],
-                       writes=[buffers.alarms, buffers.records], private=[inputs.guard]) as child:  # fmt: skip
+    more = [b for b in (inputs.metrics,) if b is not None]
+    rings = [b for b in (buffers.records, buffers.metrics_ring) if b is not None]
+    with plan.epilogue("publish", reads=[inputs.total, inputs.step, inputs.optim, inputs.replay, *more],
+                       writes=[buffers.alarms, *rings], private=[inputs.guard]) as child:  # fmt: skip
         record(child, shape, inputs, buffers)
     plan.volatile(buffers.records, "started_ns", "ended_ns")
 

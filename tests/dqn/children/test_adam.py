@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ import pytest
 
 import foxhunt_rt as fx
 from foxhunt_rt.dqn.children import adam
-from foxhunt_rt.dqn.layout import NetworkLayout
+from foxhunt_rt.dqn.groups import Groups
+from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup, Tensor
 from foxhunt_rt.kernels import abi
 
 jax.config.update("jax_enable_x64", True)
@@ -43,13 +45,15 @@ class Optimizer:
         )
         self.step = runtime.zeros(1, abi.dtype("step_block"), "step")
         self.grad = runtime.zeros(layout.size, np.float32, "grad")
-        self.norm_part = runtime.zeros(parts, np.float64, "norm_part")
         self.guard = runtime.zeros(1, abi.dtype("guard_block"), "guard")
         self.guard.copy_from(np.array([(2**64 - 1,)], abi.dtype("guard_block")))
         self.buffers = adam.AdamBuffers.create(runtime, layout)
         self.buffers.load(layout.pack(layout.init(seed)))
         plan = runtime.plan("adam")
-        adam.add(plan, layout, adam.AdamInputs(self.grad, self.norm_part, self.step, self.guard), self.buffers)
+        self.groups = Groups(layout, parts)
+        self.norm_part = runtime.zeros(self.groups.parts, np.float64, "norm_part")
+        adam.add(plan, layout, adam.AdamInputs(self.grad, self.norm_part, self.step, self.guard, self.groups.table(runtime)),
+                 self.buffers)  # fmt: skip
         self.graph = plan.build(ungraphed=False)
         self.t = 0
 
@@ -61,13 +65,19 @@ class Optimizer:
         values = self.values | changed
         values["bias1"] = 1 - values["adam_beta1"] ** self.t
         values["bias2"] = 1 - values["adam_beta2"] ** self.t
+        values["adam_step"] = self.t
         block = np.zeros(1, abi.dtype("step_block"))
         for name, value in values.items():
             block[name] = value
         self.step.copy_from(block)
         self.grad.copy_from(grad)
-        starts = np.linspace(0, grad.size, self.norm_part.size, endpoint=False, dtype=int)
-        squares = np.add.reduceat(grad.astype(np.float64) ** 2, starts)
+        squares = np.zeros(self.groups.parts)
+        ranges = {
+            name: (*self.layout.group_range(name), *self.groups.parts_of(name)) for name in self.layout.group_segments
+        }
+        for begin, stop, first, last in [(0, self.layout.network_size, 0, self.groups.network_parts), *ranges.values()]:
+            starts = np.linspace(0, stop - begin, last - first, endpoint=False, dtype=int)
+            squares[first:last] = np.add.reduceat(grad[begin:stop].astype(np.float64) ** 2, starts)
         self.norm_part.copy_from(squares)
         self.graph.launch()
 
@@ -191,3 +201,74 @@ def test_many_partial_sums_are_all_counted(runtime: fx.Runtime) -> None:
     grad = opt.gradient()
     opt.run(grad)
     np.testing.assert_allclose(opt.stats["grad_norm"], np.sqrt(np.sum(grad.astype(np.float64) ** 2)), rtol=1e-6)
+
+
+GROUPS = dataclasses.replace(LAYOUT, groups=(
+    ParameterGroup("own", (Tensor("w", (70, 90), True, 0.1), Tensor("b", (90,), False, 0.1)), 3.0, 0.5),
+    ParameterGroup("shared", (Tensor("w", (3, 5), True, 0.1),), 1.0, None),
+    ParameterGroup("other", (Tensor("b", (33,), False, 0.1),), 0.5, 100.0)))  # fmt: skip
+
+
+def part_of(name: str) -> slice:
+    """The elements of a group; "" is the network."""
+    return slice(*GROUPS.group_range(name)) if name else slice(0, GROUPS.network_size)
+
+
+def one_group(
+    opt: Optimizer, theta: Any, grads: list[Any], names: list[str], *, lr: float, max_norm: float
+) -> dict[str, Any]:
+    """optax over the elements of some groups alone."""
+    where = np.concatenate([np.arange(GROUPS.size)[part_of(name)] for name in names])
+    decayed = np.zeros(GROUPS.size, bool)
+    decayed[: GROUPS.n_decay] = True
+    for segment in GROUPS.segments:
+        decayed[segment.offset : segment.stop] = segment.decayed
+    chain = optax.chain(
+        optax.clip_by_global_norm(max_norm),
+        optax.adamw(lr, opt.values["adam_beta1"], opt.values["adam_beta2"], opt.values["adam_eps"],
+                    weight_decay=opt.values["weight_decay"], mask={"yes": True, "no": False}),
+    )  # fmt: skip
+
+    def split(a: Any) -> dict[str, Any]:
+        mask = decayed[where]
+        return {"yes": a[where][mask].astype(np.float64), "no": a[where][~mask].astype(np.float64)}
+
+    params = split(theta)
+    state = chain.init(params)
+    for grad in grads:
+        updates, state = jax.jit(chain.update)(split(grad), state, params)
+        params = optax.apply_updates(params, updates)
+    out = np.empty(len(where))
+    out[decayed[where]], out[~decayed[where]] = params["yes"], params["no"]
+    return {"where": where, "theta": out}
+
+
+@pytest.mark.parametrize("bad", ["", "own", "shared"])
+def test_groups_have_norm_rate_and_counter_of_their_own(runtime: fx.Runtime, bad: str) -> None:
+    """Each group against an optax chain of its own; a gradient that is not finite stops its group alone, or, in a group that is
+    clipped with the network, both and the training."""
+    opt = Optimizer(runtime, GROUPS, max_grad_norm=2.0, weight_decay=0.02)
+    theta = opt.buffers.theta.to_numpy()
+    grads = [opt.gradient(10.0 ** -(i % 3)) for i in range(4)]
+    if bad:
+        grads[1][part_of(bad).start] = np.nan
+    for grad in grads:
+        opt.run(grad)
+    without = [grads[0], *grads[2:]]
+    lr = opt.values["lr"]
+    found = opt.state()["theta"]
+    if bad != "shared":
+        for names, rate, norm in ((["", "shared"], lr, 2.0), (["own"], 3.0 * lr, 0.5), (["other"], 0.5 * lr, 100.0)):
+            want = one_group(opt, theta, without if bad in names and bad else grads, names, lr=rate, max_norm=norm)
+            where = want["where"]
+            moved = np.abs(want["theta"] - theta[where])
+            budget = 2e-5 * moved + 4 * 6e-8 * np.abs(want["theta"]) + 1e-6 * np.sqrt(np.mean(moved**2))
+            assert (np.abs(found[where] - want["theta"]) <= budget).all(), names
+    assert not found[GROUPS.pads()].any()
+    stats, raised = opt.buffers.stats.to_numpy(), opt.guard.to_numpy()["key"][0] != 2**64 - 1
+    skipped = {"": [0, 0, 0, 0], "own": [0, 1, 0, 0], "shared": [1, 0, 1, 0]}[bad]
+    assert stats["skipped"].tolist() == skipped and raised == (bad == "shared")
+    last = grads[-1].astype(np.float64)
+    norms = [np.linalg.norm(np.concatenate([last[part_of(n)] for n in names]))
+             for names in (["", "shared"], ["own"], ["", "shared"], ["other"])]  # fmt: skip
+    np.testing.assert_allclose(stats["grad_norm"], norms, rtol=1e-6)

@@ -32,7 +32,7 @@ def run_adam_grad(
         tuple(kept),
     )
     buffers = adam_grad.AdamGradBuffers.create(runtime, layout, case.batch)
-    for buffer in adam_grad.writes(buffers):
+    for buffer in adam_grad.writes(layout, buffers):
         buffer.copy_from(np.full(buffer.shape, np.nan, buffer.dtype))  # whatever is not written shows
     plan = runtime.plan("adam_grad")
     adam_grad.add(plan, layout, inputs, buffers)
@@ -109,7 +109,7 @@ def test_same_inputs_same_bits(runtime: fx.Runtime) -> None:
     case = Case.make(20, (24, 19), (3, 2), 7, 300)
     hidden, dlogits = batch_of(case)
     first, second = (run_adam_grad(runtime, case, hidden, dlogits) for _ in range(2))
-    for a, b in zip(adam_grad.writes(first), adam_grad.writes(second), strict=True):
+    for a, b in zip(adam_grad.writes(case.layout, first), adam_grad.writes(case.layout, second), strict=True):
         np.testing.assert_array_equal(a.to_numpy().view(np.uint8), b.to_numpy().view(np.uint8))
 
 

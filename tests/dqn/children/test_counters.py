@@ -93,8 +93,8 @@ def test_settings_are_latched(runtime: Runtime) -> None:
                 "alarm_spike_share": c.guard.spike_share, "alarm_atom_use": c.guard.atom_use}  # fmt: skip
     for name, value in expected.items():
         assert block[name] == np.float32(value), name
-    latched = {"seed", "step", "rng_step", "started_ns", "lr", "tau", "beta_per", "bias1", "bias2", "momentum_factor",
-               "min_priority", "due"}  # fmt: skip
+    latched = {"seed", "step", "rng_step", "adam_step", "started_ns", "lr", "tau", "beta_per", "bias1", "bias2",
+               "momentum_factor", "min_priority", "due"}  # fmt: skip
     assert set(block.dtype.names) - latched == set(expected), "a new setting needs a line here"
 
 

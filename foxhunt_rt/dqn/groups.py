@@ -1,0 +1,93 @@
+"""Parameter groups as the optimizer sees them: where each stands, whose norm clips it, where its squares are.
+
+The squares of the network come first in the buffer of partial sums, then those of the groups that are clipped with it, then
+those of the groups with a clip of their own; so every norm is over one run of adjacent sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child, Runtime
+from foxhunt_rt.kernels import abi
+
+_THREADS = 256
+_PER_BLOCK = 4096  # elements of a group that a block squares
+
+
+class Groups:
+    """Ranges of a layout's groups in the partial sums of squares, and the table that adam_update reads.
+
+    Parameters
+    ----------
+    layout : NetworkLayout
+    network_parts : int
+        Partial sums that the network's own gradient has.
+    """
+
+    def __init__(self, layout: NetworkLayout, network_parts: int) -> None:
+        self.layout, self.network_parts = layout, network_parts
+        at, self._parts = network_parts, dict[str, tuple[int, int]]()
+        for group in sorted(layout.groups, key=lambda g: g.max_grad_norm is not None):
+            begin, stop = layout.group_range(group.name)
+            count = -(-(stop - begin) // _PER_BLOCK)
+            self._parts[group.name] = (at, at + count)
+            at += count
+        self.parts = at
+        """Partial sums in all."""
+
+    @property
+    def count(self) -> int:
+        """Groups in all, the network included."""
+        return 1 + len(self.layout.groups)
+
+    def parts_of(self, name: str) -> tuple[int, int]:
+        """First partial sum of a group, and one past its last."""
+        return self._parts[name]
+
+    def table(self, rt: Runtime) -> Buffer | None:
+        """The table in device memory, optim_group[count]; None where the network is alone. Allocates, synchronizes."""
+        if not self.layout.groups:
+            return None
+        return rt.array(np.array(list(self._rows()), abi.dtype("optim_group")), "adam.groups")
+
+    def _rows(self) -> Iterator[tuple[float, ...]]:
+        shared = [self._parts[g.name][1] for g in self.layout.groups if g.max_grad_norm is None]
+        with_network = (0, max(shared, default=self.network_parts))
+        yield (0, self.layout.n_decay, *with_network, 1.0, 0.0)
+        for group in self.layout.groups:
+            segments = self.layout.group_segments[group.name]
+            decay_end = segments[0].offset + sum(s.size for s in segments if s.decayed)
+            own = self._parts[group.name] if group.max_grad_norm is not None else with_network
+            yield (segments[0].offset, decay_end, *own, group.lr_factor, group.max_grad_norm or 0.0)
+
+    def record_squares(self, child: Child, group: ParameterGroup, grad: Buffer, norm_part: Buffer) -> None:
+        """Records the sum of squares of a group's gradient, one launch: after the last one that writes that gradient.
+
+        Parameters
+        ----------
+        child : Child
+            Declares both buffers' parts.
+        grad : Buffer
+            f32 (P,) the flat gradient.
+        norm_part : Buffer
+            f64 (parts,).
+        """
+        begin, stop = self.layout.group_range(group.name)
+        first, last = self._parts[group.name]
+        child.launch("grad_reduce", grid=(last - first,), block=(_THREADS,), args=dict(
+            part=grad[begin:stop], grad=None, norm_part=norm_part[first:last], n=stop - begin, splits=1,
+            blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip
+
+
+def uniform_bound(inputs: int) -> float:
+    """PyTorch's default bound of a linear layer's weights and biases, 1/sqrt(in)."""
+    return 1.0 / math.sqrt(inputs)
+
+
+__all__ = ["Groups", "uniform_bound"]
