@@ -1,0 +1,239 @@
+"""Extending the training step: children, parameters and losses of your own, in the same graph (docs/extending.md).
+
+    class Centre(Extension):
+        name = "centre"
+        def record(self, step):
+            with step.child("centre", after="ddqn", reads=[...], writes=[step.dlogits]) as child:
+                child.launch("centre_logits", ...)
+
+    learner = Learner(rt, config, state_dim, branches, extensions=[Centre()])
+
+An extension is asked twice: for its parameters, before anything is allocated, and to record its children, when the children of
+the learner are recorded. What its children read and write puts them in order, as everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.children.adam import AdamBuffers
+from foxhunt_rt.dqn.children.adam_grad import AdamGradBuffers
+from foxhunt_rt.dqn.children.ddqn import DdqnBuffers, LossShape
+from foxhunt_rt.dqn.children.forward import ONLINE, ForwardBuffers
+from foxhunt_rt.dqn.groups import Groups
+from foxhunt_rt.dqn.layout import LayoutError, NetworkLayout, ParameterGroup, Segment
+from foxhunt_rt.driver import Buffer, FoxhuntError
+from foxhunt_rt.graph import Child, Runtime, StepPlan
+from foxhunt_rt.replay import Batch, Replay
+
+
+class ExtensionError(FoxhuntError):
+    """An extension that does not do what it announced, or that clashes with another."""
+
+
+class Extension:
+    """Something added to the learner's step. Derive from it.
+
+    Attributes
+    ----------
+    name : str
+        Unique among the extensions of a learner.
+    metrics : tuple of str
+        Numbers that it measures each step: fields of every record, beside the learner's own. Its children write each to
+        `StepView.metric(name)`.
+    trunk_gradient : bool
+        Whether its loss goes back through the trunk: its children then write `StepView.trunk_gradient(name)`.
+    """
+
+    name: str = ""
+    metrics: tuple[str, ...] = ()
+    trunk_gradient: bool = False
+
+    def parameters(self, layout: NetworkLayout) -> Sequence[ParameterGroup]:
+        """Its parameters, beside those of the network whose sizes are in ``layout``. Default: none."""
+        return ()
+
+    def record(self, step: StepView) -> None:
+        """Allocates what it needs and records its children."""
+        raise NotImplementedError(
+            f"extension {self.name or type(self).__name__} records nothing: define record(self, step)"
+        )
+
+    def reset(self) -> None:
+        """Puts back what its buffers hold at the start of a fold, parameters aside. The stream is idle. Default: nothing."""
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """The parameters of one group in the step's flat buffers. Each call gives a view of the tensor's padded shape."""
+
+    group: ParameterGroup
+    segments: tuple[Segment, ...]
+    groups: Groups
+    adam: AdamBuffers
+    buffers: AdamGradBuffers
+
+    def theta(self, tensor: str) -> Buffer:
+        """The online parameters of a tensor, padded, f32."""
+        return self._of(self.adam.theta, tensor)
+
+    def target(self, tensor: str) -> Buffer:
+        """Their Polyak average."""
+        return self._of(self.adam.target, tensor)
+
+    def grad(self, tensor: str) -> Buffer:
+        """Where their gradient goes: written by the group's own children, pads zero, before `record_squares`."""
+        return self._of(self.buffers.grad, tensor)
+
+    @property
+    def gradient(self) -> list[Buffer]:
+        """What a child declares as written that makes the group's gradient and its squares."""
+        begin, stop = self.segments[0].offset, self.segments[-1].stop
+        first, last = self.groups.parts_of(self.group.name)
+        return [self.buffers.grad[begin:stop], self.buffers.norm_part[first:last]]
+
+    def record_squares(self, child: Child) -> None:
+        """Records one launch that squares the group's gradient for the clip: in the child that wrote it, as the last launch."""
+        self.groups.record_squares(child, self.group, self.buffers.grad, self.buffers.norm_part)
+
+    def _of(self, flat: Buffer, tensor: str) -> Buffer:
+        for segment in self.segments:
+            if segment.name == f"{self.group.name}.{tensor}":
+                view: Buffer = flat[segment.offset : segment.stop].view(segment.padded_shape)
+                return view
+        names = ", ".join(t.name for t in self.group.tensors)
+        raise LayoutError(f"group {self.group.name} has no tensor {tensor}: it has {names}")
+
+
+@dataclass(frozen=True)
+class StepView:
+    """The learner's step, as an extension sees it. All buffers are those of the learner, not copies.
+
+    Attributes
+    ----------
+    runtime : Runtime
+    plan : StepPlan
+    config : Config
+    layout : NetworkLayout
+    shape : LossShape
+    batch : Batch
+        The rows drawn.
+    replay : Replay
+    step : Buffer
+        step_block[1], latched by counters: step, learning rate, gamma, seeds, alpha_c51 and the like.
+    control, guard : Buffer
+        control_block[1], guard_block[1].
+    forward : ForwardBuffers
+        Hidden activations and logits of the three passes.
+    ddqn : DdqnBuffers
+    adam : AdamBuffers
+        Parameters, target, moments.
+    grad : AdamGradBuffers
+    """
+
+    runtime: Runtime
+    plan: StepPlan
+    config: Config
+    layout: NetworkLayout
+    shape: LossShape
+    batch: Batch
+    replay: Replay
+    step: Buffer
+    control: Buffer
+    guard: Buffer
+    forward: ForwardBuffers
+    ddqn: DdqnBuffers
+    adam: AdamBuffers
+    grad: AdamGradBuffers
+    groups: Groups
+    metrics: dict[str, Buffer] = field(default_factory=dict)
+    trunk_gradients: dict[str, Buffer] = field(default_factory=dict)
+
+    def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (), *,
+              before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
+        """A child of the step at a place in its order: see `StepPlan.child`.
+
+        The learner's own, in order: counters, per_sample, forward, ddqn, adam_grad, adam, per_priority, and those of the
+        features that are on. Gradients go between ddqn and adam_grad.
+        """
+        return self.plan.child(name, reads, writes, private, before=before, after=after)
+
+    @property
+    def dlogits(self) -> Buffer:
+        """f32 (B, Np): gradient of the loss by the raw value and advantage logits of s. ddqn writes it; a child after ddqn
+        adds to it, declaring it as written."""
+        assert self.ddqn.dlogits is not None
+        return self.ddqn.dlogits
+
+    @property
+    def trunk_output(self) -> Buffer:
+        """f32 (B, Hp): the trunk's output on s, after its ReLU."""
+        hidden = self.forward.hidden[-1]
+        view: Buffer = hidden[ONLINE : ONLINE + 1].view(hidden.shape[1:])
+        return view
+
+    def trunk_gradient(self, extension: str) -> Buffer:
+        """f32 (B, Hp): where an extension writes its loss's gradient by `trunk_output`; adam_grad adds it to that of the heads.
+        Every element is to be written every step, pads as zeros."""
+        if extension not in self.trunk_gradients:
+            raise ExtensionError(
+                f"extension {extension} announced no gradient of the trunk: set trunk_gradient = True on it"
+            )
+        return self.trunk_gradients[extension]
+
+    def metric(self, name: str) -> Buffer:
+        """f32 (1,): where a child writes a metric that its extension announced, every step."""
+        if name not in self.metrics:
+            raise ExtensionError(f"no extension announced a metric {name}: put it into the extension's metrics")
+        return self.metrics[name]
+
+    def group(self, name: str) -> GroupView:
+        """The parameters of one group of this layout."""
+        found = [g for g in self.layout.groups if g.name == name]
+        if not found:
+            raise LayoutError(
+                f"no parameter group {name}: the groups are {', '.join(g.name for g in self.layout.groups) or 'none'}"
+            )
+        return GroupView(found[0], self.layout.group_segments[name], self.groups, self.adam, self.grad)
+
+
+def check_announced(extensions: Sequence[Extension]) -> None:
+    """Refuses extensions without a name, and clashes of names or metrics."""
+    names = [e.name for e in extensions]
+    if not all(names) or len(set(names)) != len(names):
+        raise ExtensionError(f"extensions are named {names}: give each a name of its own")
+    metrics = [m for e in extensions for m in e.metrics]
+    if len(set(metrics)) != len(metrics):
+        raise ExtensionError(f"extensions announce the metrics {', '.join(metrics)}: give each a name of its own")
+
+
+def check_recorded(extensions: Sequence[Extension], step: StepView) -> None:
+    """Refuses a step in which something announced is never written: it would be zero for ever (known failure K6)."""
+    written = [r for child in step.plan.children for r in child.written_ranges()]
+
+    def covered(buffer: Buffer) -> bool:
+        """Whether writes reach every byte of a buffer."""
+        at, end = buffer.ptr, buffer.ptr + buffer.nbytes
+        for ptr, nbytes in sorted(written):
+            if ptr <= at < ptr + nbytes:
+                at = ptr + nbytes
+        return at >= end
+
+    for extension in extensions:
+        for name in extension.metrics:
+            if not covered(step.metrics[name]):
+                raise ExtensionError(f"extension {extension.name}: no child writes the metric {name}")
+        if extension.trunk_gradient and not covered(step.trunk_gradients[extension.name]):
+            raise ExtensionError(f"extension {extension.name}: no child writes its gradient of the trunk")
+    for group in step.layout.groups:
+        grad, squares = step.group(group.name).gradient
+        if not covered(squares):
+            raise ExtensionError(f"parameter group {group.name}: no child squares its gradient: call "
+                                 "step.group(name).record_squares(child)")  # fmt: skip
+        if not covered(grad):
+            raise ExtensionError(f"parameter group {group.name}: no child writes the whole of its gradient")
+
+
+__all__ = ["Extension", "ExtensionError", "GroupView", "StepView", "check_announced", "check_recorded"]
