@@ -83,7 +83,7 @@ def tiny(rt: fx.Runtime, steps_per_launch: int) -> StepGraph:
     return plan.build(steps_per_launch=steps_per_launch)
 
 
-def launches(rt: fx.Runtime, count: int, *, steps_per_launch: int = 1, current: bool = True) -> dict[str, Any]:
+def launches(rt: fx.Runtime, count: int, *, steps_per_launch: int, current: bool = True) -> dict[str, Any]:
     """`StepGraph.launch` against the raw call, ``count`` of each."""
     step, raw, wrapped = tiny(rt, steps_per_launch), [], []
     direct, batch = raw_launch(step), BATCH // steps_per_launch
@@ -102,7 +102,7 @@ def launches(rt: fx.Runtime, count: int, *, steps_per_launch: int = 1, current: 
     return compared(raw, wrapped)
 
 
-def learner_steps(rt: fx.Runtime, count: int, steps_per_launch: int = 1) -> dict[str, Any]:
+def learner_steps(rt: fx.Runtime, count: int, steps_per_launch: int) -> dict[str, Any]:
     """`Learner.step` with the record of one launch waiting to be read, against the raw launch of its graph."""
     settings = subjects.config(**{"network.hidden": "64,64", "replay.batch": 64, "replay.capacity": 4096,
                                   "train.steps_per_launch": steps_per_launch})  # fmt: skip
@@ -137,10 +137,10 @@ def main() -> int:
     clock: list[int] = []
     timed(lambda: None, clock, args.launches)
     results: dict[str, Any] = {
-        "plain": launches(rt, args.launches),
-        "no context": launches(rt, args.launches, current=False),
+        "plain": launches(rt, args.launches, steps_per_launch=1),
+        "no context": launches(rt, args.launches, steps_per_launch=1, current=False),
         "8 steps a launch": launches(rt, args.launches // 4, steps_per_launch=8),
-        "Learner.step": learner_steps(rt, args.steps),
+        "Learner.step": learner_steps(rt, args.steps, 1),
         "Learner.step, 8 steps a launch": learner_steps(rt, args.steps // 8, 8),
     }
     print(f"the clock and an empty call: {summary(clock)['p50']:.3f} us")
