@@ -14,7 +14,7 @@ the learner are recorded. What its children read and write puts them in order, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foxhunt_rt.config import Config
@@ -24,7 +24,7 @@ from foxhunt_rt.dqn.children.ddqn import DdqnBuffers, LossShape
 from foxhunt_rt.dqn.children.forward import ONLINE, ForwardBuffers
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import LayoutError, NetworkLayout, ParameterGroup, Segment
-from foxhunt_rt.driver import Buffer, FoxhuntError
+from foxhunt_rt.driver import Buffer, DeviceBuffer, FoxhuntError
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.replay import Batch, Replay
 
@@ -63,6 +63,10 @@ class Extension:
 
     def reset(self) -> None:
         """Puts back what its buffers hold at the start of a fold, parameters aside. The stream is idle. Default: nothing."""
+
+    def persistent(self) -> Mapping[str, DeviceBuffer]:
+        """Buffers of its own, by name, whose contents a step hands to the next: checkpoints hold them. Default: none."""
+        return {}
 
 
 @dataclass(frozen=True)

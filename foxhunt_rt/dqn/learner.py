@@ -16,6 +16,7 @@ import numpy.typing as npt
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
 from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded
+from foxhunt_rt.dqn.features import features
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.guard import CLEAR, GuardFault, decode
 from foxhunt_rt.dqn.layout import NetworkLayout
@@ -83,6 +84,7 @@ class Learner:
                                       "not there yet; set network.precision=fp32")  # fmt: skip
         self.runtime = rt
         n, b = config.network.atoms, config.replay.batch
+        extensions = (*features(config), *extensions)
         check_announced(extensions)
         self.extensions: tuple[Extension, ...] = ()  # none to reset yet
         self.layout = NetworkLayout(state_dim, config.network.hidden, tuple(branches), n)
@@ -311,7 +313,8 @@ class Learner:
         """By name, every buffer, but the replay's, whose contents a step hands to the next: what a checkpoint must hold."""
         adam = self.adam
         found = {"theta": adam.theta, "target": adam.target, "m": adam.m, "v": adam.v, "optim_stats": adam.stats}
-        return {**found, "counters": self.state, "alarms": self.alarms}  # type: ignore[dict-item]
+        of_extensions = {f"{e.name}.{name}": buffer for e in self.extensions for name, buffer in e.persistent().items()}
+        return {**found, "counters": self.state, "alarms": self.alarms, **of_extensions}  # type: ignore[dict-item]
 
     def params(self, *, target: bool = False) -> dict[str, npt.NDArray[np.float32]]:
         """Copies of the online (or target) parameters by name, unpadded. Synchronizes."""

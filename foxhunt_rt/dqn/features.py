@@ -1,0 +1,18 @@
+"""The features of the step beyond the core: which are on, in the order of their children.
+
+Each is an `Extension` in the child's module, with its options in a section of the configuration. One that is switched off is not
+made: it adds no node, no module and no memory.
+"""
+
+from __future__ import annotations
+
+from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.extension import Extension
+
+
+def features(config: Config) -> list[Extension]:
+    """The features that a configuration switches on, in the order of the step."""
+    return []
+
+
+__all__ = ["features"]
