@@ -314,7 +314,7 @@ class Learner:
         adam = self.adam
         found = {"theta": adam.theta, "target": adam.target, "m": adam.m, "v": adam.v, "optim_stats": adam.stats}
         of_extensions = {f"{e.name}.{name}": buffer for e in self.extensions for name, buffer in e.persistent().items()}
-        return {**found, "counters": self.state, "alarms": self.alarms, **of_extensions}  # type: ignore[dict-item]
+        return {**found, "counters": self.state, "alarms": self.alarms, **of_extensions}
 
     def params(self, *, target: bool = False) -> dict[str, npt.NDArray[np.float32]]:
         """Copies of the online (or target) parameters by name, unpadded. Synchronizes."""
