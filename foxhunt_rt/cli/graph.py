@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foxhunt_rt.cli.errors import ExitCode
 
 if TYPE_CHECKING:
-    from foxhunt_rt.graph import Child, Runtime
+    from foxhunt_rt.graph import Runtime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Builds and describes."""
-    from foxhunt_rt.cli.graph_svg import render_svg
     from foxhunt_rt.cli.options import configuration
     from foxhunt_rt.cli.small_world import small_world
     from foxhunt_rt.graph import Runtime
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
             print(step.dot())
             return int(ExitCode.OK)
         if args.svg:
-            print(render_svg(step.info(), {child.name: launches(child) for child in step.children}))
+            print(step.svg())
             return int(ExitCode.OK)
         found = {**step.info(), **isolation(rt)}
         for child in [*found["children"], *found["epilogue"]]:
@@ -64,13 +63,6 @@ def run(args: argparse.Namespace) -> int:
             )
         world.close()
     return int(ExitCode.OK)
-
-
-def launches(child: Child) -> list[str]:
-    """The launches of a child in order, by name; how many blocks each has changes with sizes and tuning."""
-    from foxhunt_rt.graph.child import KernelOp
-
-    return [op.kernel if isinstance(op, KernelOp) else type(op).__name__.removesuffix("Op").lower() for op in child.ops]
 
 
 def isolation(rt: Runtime) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foxhunt_rt.graph.child import Child, KernelOp
+from foxhunt_rt.graph.updates import op_name
 
 if TYPE_CHECKING:
     from foxhunt_rt.graph.step import StepGraph
@@ -13,20 +14,29 @@ if TYPE_CHECKING:
 def _rows(child: Child) -> list[str]:
     out: list[str] = []
     for op in child.ops:
-        text = f"{op.kernel} {'x'.join(map(str, op.grid))}·{'x'.join(map(str, op.block))}" if isinstance(op, KernelOp) else (
-            type(op).__name__.removesuffix("Op").lower())  # fmt: skip
-        out.append(text)
+        shape = f" {'x'.join(map(str, op.grid))}·{'x'.join(map(str, op.block))}" if isinstance(op, KernelOp) else ""
+        out.append(op_name(op) + shape)
     return out or ["a foreign graph"]
 
 
+#: Fill of a child by `isolation.standing`; an epilogue that stands alone is grey.
+COLORS = {"isolated": "#eef3fb", "foreign": "#f1f1f1", "shared": "#fbe9e7"}
+
+
 def render(step: StepGraph) -> str:
-    """Clusters are children; a chain of launches inside each, as captured; edges between children are dependencies."""
+    """Clusters are children, coloured by isolation, dashed behind an IF node; a chain of launches inside each, as captured; edges
+    between children are dependencies."""
+    info = step.info()
+    standing = {row["name"]: row["isolation"] for row in [*info["children"], *info["epilogue"]]}
     lines = [f'digraph "{step.plan.name}" {{', "  rankdir=LR; compound=true; fontname=Helvetica;",
              '  node [shape=box style="rounded,filled" fillcolor=white fontname=Helvetica fontsize=10];']  # fmt: skip
     for i, child in enumerate(step.children):
-        color = "#eef3fb" if child is not step.plan.tail else "#f3f3f3"
+        color = COLORS[standing[child.name]] if child is not step.plan.tail else "#f3f3f3"
+        style = "filled,dashed" if child.when else "filled"
         label = f"{child.name} when {child.when}" if child.when else child.name
-        lines.append(f'  subgraph cluster_{i} {{ label="{label}"; style=filled; color="{color}";')
+        lines.append(
+            f'  subgraph cluster_{i} {{ label="{label}"; style="{style}"; fillcolor="{color}"; color="#7b93b8";'
+        )
         rows = _rows(child)
         lines += [f'    n{i}_{j} [label="{text}"];' for j, text in enumerate(rows)]
         lines += [f"    n{i}_{j} -> n{i}_{j + 1};" for j in range(len(rows) - 1)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from foxhunt_rt.driver import FoxhuntError, Function, Module
@@ -37,6 +37,21 @@ class ModuleEntry:
     captured: dict[str, str] = field(default_factory=dict)
     #: kernel -> the ungraphed user that launches it
     ungraphed: dict[str, str] = field(default_factory=dict)
+
+
+def standing(
+    functions: Mapping[str, Function], others: Iterable[Mapping[str, Function]], ledger: Ledger, user: str
+) -> str:
+    """How a child stands: ``"isolated"``, ``"foreign"`` (another library's graph), or ``"shared"``: another child holds one of
+    its functions, or something ungraphed launches from one of its modules. Looks itself, whatever mode the ledger is in."""
+    if not functions:
+        return "isolated" if user not in ledger.foreign else "foreign"
+    keys = {f.key for f in functions.values()}
+    if any(keys & {f.key for f in other.values()} for other in others):
+        return "shared"
+    modules = {id(f.module) for f in functions.values()}
+    return "shared" if any(id(e.module) in modules and (e.ungraphed or set(e.captured.values()) - {user})
+                           for e in ledger.entries()) else "isolated"  # fmt: skip
 
 
 class Ledger:

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec, LifetimeError, captures
-from foxhunt_rt.graph import dot, launch_map
+from foxhunt_rt.graph import dot, launch_map, svg
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
 from foxhunt_rt.graph.holdings import Holdings, release
+from foxhunt_rt.graph.isolation import standing
 from foxhunt_rt.graph.plan import Composer, StepPlan
 from foxhunt_rt.graph.state import State
 from foxhunt_rt.graph.updates import (
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 class StepGraph:
     """The executable of a plan. It keeps everything it names alive: modules, buffers, children.
+
+    In a capture: refused. Synchronizes: yes. Allocates: yes.
 
     Attributes
     ----------
@@ -126,9 +129,12 @@ class StepGraph:
         self.state.restore(saved)
 
     def launch(self, steps: int | None = None, stream: object | None = None) -> None:
-        """Replays the step: one cuGraphLaunch on the runtime's stream. Does not synchronize.
+        """Replays the step: one cuGraphLaunch on the runtime's stream.
 
         Under ``FOXHUNT_GRAPH=off`` or ``debug`` (read when the plan was built) runs ungraphed instead.
+
+        In a capture: refused. Synchronizes: no, but under FOXHUNT_GRAPH=debug. Allocates: may, an event the first time with
+        another stream.
 
         Parameters
         ----------
@@ -175,7 +181,7 @@ class StepGraph:
             self._stream.before(stream)
 
     def launch_graph(self, steps: int) -> None:
-        """`launch` whatever ``FOXHUNT_GRAPH`` says."""
+        """`launch` whatever ``FOXHUNT_GRAPH`` says. In a capture: refused. Synchronizes: no. Allocates: no."""
         self._check_open()
         if self._loop is not None:
             self._loop.latch(steps)
@@ -188,11 +194,17 @@ class StepGraph:
             raise LifetimeError(f"step {self.plan.name} is closed: build the plan again")
 
     def stopped(self) -> bool:
-        """Whether the stop flag of a graph of K steps is raised, so that launches run no step. Synchronizes."""
+        """Whether the stop flag of a graph of K steps is raised, so that launches run no step.
+
+        In a capture: refused, where there is a stop flag. Synchronizes: may, where there is a stop flag. Allocates: no.
+        """
         return self._loop is not None and self._loop.stop is not None and self._loop.stop.raised()
 
     def single(self) -> GraphExec:
-        """The parent of one step without its WHILE node. The first call composes and instantiates it; not legal in a capture."""
+        """The parent of one step without its WHILE node. The first call composes and instantiates it.
+
+        In a capture: refused. Synchronizes: no. Allocates: may, the first time for K steps a launch.
+        """
         self._check_open()
         if self._loop is None:
             return self.executable
@@ -219,8 +231,11 @@ class StepGraph:
 
         With ``synchronize`` waits after each launch, so that a fault names the kernel that caused it. A gated child is decided on
         here, by reading its flag, which synchronizes.
+
+        In a capture: refused. Synchronizes: may, for a gated child and with `synchronize`. Allocates: no.
         """
         self._check_open()
+        captures.refuse(f"running step {self.plan.name} ungraphed")
         if self._ungraphed is None:
             raise FoxhuntError("the ungraphed module set is not loaded: build(ungraphed=True)")
         with self._context.current():
@@ -233,7 +248,10 @@ class StepGraph:
         return when is None or when.raised()
 
     def run_children(self, child: str | None = None) -> None:
-        """Launches each child's own executable in program order, all children or one by name. The first call instantiates."""
+        """Launches each child's own executable in program order, all children or one by name. The first call instantiates.
+
+        In a capture: refused. Synchronizes: may, for a gated child. Allocates: may, executables the first time.
+        """
         self._check_open()
         with self._context.current():
             if self._child_executables is None:
@@ -254,13 +272,18 @@ class StepGraph:
     def verify(self, steps: int = 1, plant: str | None = None) -> Verification:
         """Runs ``steps`` steps ungraphed, child by child, and as the parent, from the same state, and compares every buffer
         that the plan writes, bit for bit; the state is put back. ``plant`` names a child after which one bit is flipped in the
-        child-by-child run: the result must then be false and name it. Synchronizes."""
+        child-by-child run: the result must then be false and name it.
+
+        In a capture: refused. Synchronizes: yes. Allocates: may, executables the first time.
+        """
         return verify(self, steps, plant)
 
     def profile(self, steps: int = 50, *, launches: bool = True,
                 ranges: Callable[[str], AbstractContextManager[Any]] | None = None) -> Profile:  # fmt: skip
         """Times each child in an instrumented twin of the parent, and each launch in a graph that repeats it; the state is put
         back.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
 
         Parameters
         ----------
@@ -270,10 +293,6 @@ class StepGraph:
             Time single launches too. Loads a third module set for that, and unloads it.
         ranges : callable, optional
             ``ranges(child_name)`` is a context manager around the child's ungraphed launches, such as an NVTX range.
-
-        Notes
-        -----
-        Allocates, loads, captures and synchronizes; not legal inside a capture.
         """
         from foxhunt_rt.graph.profile import profile
 
@@ -283,7 +302,9 @@ class StepGraph:
 
     def set(self, child: str, kernel: str, occurrence: int | None = None, /, **values: Any) -> None:
         """Changes launch fields that were recorded as `Slot`, in every executable, for the launches from now on. Captures
-        nothing, does not synchronize; launches that are queued keep their values. The plan keeps the new ones.
+        nothing; launches that are queued keep their values. The plan keeps the new ones.
+
+        In a capture: legal. Synchronizes: no. Allocates: no.
 
         Parameters
         ----------
@@ -344,7 +365,9 @@ class StepGraph:
     def update(self, plan: StepPlan) -> None:
         """Takes over another plan of the same shape, without a new executable: other buffers, values, grids and blocks.
 
-        The plan becomes this graph's: record it for this purpose alone. Captures and synchronizes; not legal inside a capture.
+        The plan becomes this graph's: record it for this purpose alone.
+
+        In a capture: refused. Synchronizes: may, to close executables of the old plan. Allocates: yes.
 
         Raises
         ------
@@ -401,14 +424,16 @@ class StepGraph:
         return [c.name for c in self.children if kernel in c.kernels]
 
     def info(self) -> dict[str, Any]:
-        """Children with kernels and modules, nodes, edges, longest chain, state bytes, build times: JSON-ready."""
+        """Children with kernels, modules and isolation, nodes, edges, longest chain, state bytes, build times: JSON-ready."""
         rows: list[dict[str, Any]] = []
         for child, functions, graph in zip(self.children, self._functions, self.graphs, strict=True):
+            others = [f for f in self._functions if f is not functions]
             kinds = [n.kind for n in graph.nodes()]
             rows.append({"name": child.name, "kernels": child.kernels,
                          "modules": sorted({f.module.name for f in functions.values()}),
                          "nodes": len(kinds), "kernel_nodes": kinds.count("kernel"), "chain": graph.longest_chain(),
                          "when": str(child.when) if child.when else None,
+                         "isolation": standing(functions, others, self.runtime.ledger, self.plan.user(child)),
                          "reads": [b.label for b in child.reads], "writes": [b.label for b in child.writes]})  # fmt: skip
         chains = [r["chain"] + 2 * (r["when"] is not None) for r in rows]  # the node that decides, and the IF node
         depth: list[int] = []
@@ -427,13 +452,20 @@ class StepGraph:
         """The graph in Graphviz's language: a cluster a child, an edge a dependency."""
         return dot.render(self)
 
+    def svg(self) -> str:
+        """The same as a picture, without Graphviz: a box a child with its launches, an arrow a dependency, time downwards."""
+        return svg.render(self)
+
     def buffers(self) -> list[Buffer]:
         """Every buffer that the plan names."""
         return list({(b.ptr, b.nbytes): b for c in self.children for b in c.buffers}.values())
 
     def close(self) -> None:
-        """Waits for the stream, destroys the executables and lets go of buffers and modules. Idempotent; not legal inside a
-        capture. A graph that is collected does the same."""
+        """Waits for the stream, destroys the executables and lets go of buffers and modules. Idempotent. A graph that is
+        collected does the same.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         if self._closed:
             return
         captures.refuse(f"closing step {self.plan.name}")

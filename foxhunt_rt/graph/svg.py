@@ -5,31 +5,31 @@ Drawn here, in a few lines, so that a picture needs no Graphviz; `graph --dot` i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
-__all__ = ["render_svg"]
+from foxhunt_rt.graph.updates import op_name
+
+if TYPE_CHECKING:
+    from foxhunt_rt.graph.step import StepGraph
+
+__all__ = ["render"]
 
 WIDTH, ROW, GAP, MARGIN = 190, 18, 30, 14
 _STYLE = """
   text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2933 }
   .name { font-weight: 600; font-size: 13px } .note { fill: #61707f; font-size: 11px }
   .child { fill: #eef3fb; stroke: #7b93b8 } .tail { fill: #f4f1ea; stroke: #b3a27a }
+  .foreign { fill: #f1f1f1; stroke: #8a8a8a } .shared { fill: #fbe9e7; stroke: #c0392b } .gated { stroke-dasharray: 5 3 }
   .edge { stroke: #44546a; stroke-width: 1.4; fill: none }
 """
 
 
-def render_svg(info: dict[str, Any], launches: dict[str, Sequence[str]]) -> str:
-    """SVG text.
-
-    Parameters
-    ----------
-    info : dict
-        `StepGraph.info`.
-    launches : dict
-        Child -> its launches in order, as text.
-    """
+def render(step: StepGraph) -> str:
+    """SVG text. Colours say what `StepGraph.info` calls ``isolation``; a dashed frame is a child behind an IF node."""
+    info = step.info()
+    # by name alone: how many blocks a launch has changes with sizes and tuning
+    launches = {child.name: [op_name(op) for op in child.ops] or ["a foreign graph"] for child in step.children}
     children = [*info["children"], *info["epilogue"]]
     names = [c["name"] for c in children]
     depth: dict[str, int] = {}
@@ -67,9 +67,11 @@ def render_svg(info: dict[str, Any], launches: dict[str, Sequence[str]]) -> str:
             curve = f"M{x1} {y1}L{x1} {last:.0f}C{x1} {bend:.0f} {x2} {bend:.0f} {x2} {y2}"
         out.append(f'<path class="edge" d="{curve}" marker-end="url(#tip)"/>')
     tail = {c["name"] for c in info["epilogue"]}
-    for name in names:
+    for child in children:
+        name = child["name"]
         x, y, height = place[name]
-        out.append(f'<rect class="{"tail" if name in tail else "child"}" x="{x}" y="{y}" width="{WIDTH}" '
+        kind = child["isolation"] if child["isolation"] != "isolated" else "tail" if name in tail else "child"
+        out.append(f'<rect class="{kind}{" gated" if child["when"] else ""}" x="{x}" y="{y}" width="{WIDTH}" '
                    f'height="{height}" rx="6"/>')  # fmt: skip
         out.append(f'<text class="name" x="{x + 10}" y="{y + 19}">{escape(name)}</text>')
         out += [f'<text class="note" x="{x + 22}" y="{y + 19 + ROW * (i + 1)}">{escape(text)}</text>'
