@@ -125,7 +125,9 @@ class Agent:
 
     Notes
     -----
-    Allocates, loads, captures and synchronizes; not legal inside a capture. One thread at a time.
+    In a capture: refused. Synchronizes: yes. Allocates: yes.
+
+    One thread at a time.
     """
 
     def __init__(self, state_dim: int, branches: Sequence[int], config: Config | None = None, runtime: Runtime | None = None,
@@ -172,7 +174,9 @@ class Agent:
     def act(
         self, states: npt.ArrayLike, epsilon: float | None = None, temperature: float = 0.0
     ) -> npt.NDArray[np.int32]:
-        """Actions for a batch of states. Synchronizes.
+        """Actions for a batch of states.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
 
         Parameters
         ----------
@@ -198,7 +202,9 @@ class Agent:
         return self.actor.act(states, self.epsilon if epsilon is None else epsilon, temperature)
 
     def values(self, states: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Expected return of every choice, branches side by side. Synchronizes.
+        """Expected return of every choice, branches side by side.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
 
         Parameters
         ----------
@@ -225,6 +231,8 @@ class Agent:
 
         Arrays may be NumPy's, PyTorch's, or of whatever speaks DLPack or the CUDA array interface. Device memory is copied to
         the host first, which waits for what its producer has queued.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
 
         Parameters
         ----------
@@ -276,6 +284,9 @@ class Agent:
     def step(self) -> Metrics | None:
         """One training step, or `train.steps_per_launch` of them: one launch. Does not wait for it.
 
+        In a capture: refused. Synchronizes: no, but it waits by mapped memory when
+        `launches_ahead` launches are in flight. Allocates: no.
+
         Returns
         -------
         Metrics or None
@@ -298,7 +309,10 @@ class Agent:
         return None if self.learner.last is None else Metrics.of(self.learner.last)
 
     def drain(self) -> Metrics | None:
-        """Waits for every step launched; the metrics of the last one."""
+        """Waits for every step launched; the metrics of the last one.
+
+        In a capture: legal. Synchronizes: yes, by mapped memory. Allocates: no.
+        """
         self.learner.drain()
         return None if self.learner.last is None else Metrics.of(self.learner.last)
 
@@ -306,6 +320,8 @@ class Agent:
         """Writes everything into one safetensors file, under a temporary name first. Waits for every step launched.
 
         An agent that loads it goes on bit for bit as this one does.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
 
         Parameters
         ----------
@@ -333,6 +349,8 @@ class Agent:
         """Puts this agent where another of the same sizes was when it was saved, settings and schedules included.
 
         Waits for the device. If it is interrupted the agent is as new, not half of each.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
 
         Raises
         ------
@@ -367,7 +385,10 @@ class Agent:
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike[str], runtime: Runtime | None = None) -> Agent:
-        """An agent of the sizes and configuration in a file that `save` wrote, where that one was. Raises as `load`."""
+        """An agent of the sizes and configuration in a file that `save` wrote, where that one was. Raises as `load`.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         _, facts, _ = _read(path)
         try:
             sizes, config, environments = facts["sizes"], config_of(facts), int(facts["environments"])
@@ -387,13 +408,18 @@ class Agent:
     def snapshot(self) -> PolicySnapshot:
         """The policy after all that is queued so far, immutable, for any thread to act by while training goes on.
 
-        Allocates, loads and captures, for a graph of its own; the host does not wait for training. Not legal inside a capture.
+        The host does not wait for training.
+
+        In a capture: refused. Synchronizes: yes, with the snapshot's own stream. Allocates: yes, a graph of its own.
         """
         return PolicySnapshot(self)
 
     def close(self) -> None:
         """Waits for the device and releases the graphs, and the runtime where the agent made it. Idempotent. An agent that is
-        collected without does the same."""
+        collected without does the same.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         self._release()
 
     def __enter__(self) -> Agent:

@@ -31,6 +31,8 @@ from foxhunt_rt.replay import Batch, Replay
 class Learner:
     """A distributional double DQN whose whole training step is one graph launch.
 
+    In a capture: refused. Synchronizes: yes. Allocates: yes.
+
     Parameters
     ----------
     rt : Runtime
@@ -70,10 +72,6 @@ class Learner:
     ------
     ConfigError, LayoutError, BranchError, ReplayError
         Sizes that do not fit together.
-
-    Notes
-    -----
-    Allocates, loads, captures and synchronizes; not legal inside a capture.
     """
 
     def __init__(self, rt: Runtime, config: Config, state_dim: int, branches: Sequence[int], *,
@@ -171,9 +169,12 @@ class Learner:
         return self.control.config
 
     def step(self, steps: int | None = None) -> int:
-        """Launches one training step, or several, and reads the records that have come. One launch; does not synchronize.
+        """Launches one training step, or several, and reads the records that have come. One launch.
 
         Runs at most ``guard.launches_ahead`` launches ahead of the device: beyond that it waits, by reading mapped memory.
+
+        In a capture: refused. Synchronizes: no, but it waits by mapped memory when
+        `launches_ahead` launches are in flight. Allocates: no.
 
         Parameters
         ----------
@@ -245,6 +246,8 @@ class Learner:
         """Waits for every step launched and returns the records since the last drain: a structured array of shape (n,) with the
         fields of `step_record` and one for each metric of an extension.
 
+        In a capture: legal. Synchronizes: yes, by mapped memory. Allocates: no.
+
         Raises
         ------
         GuardFault
@@ -267,7 +270,9 @@ class Learner:
     def set(self, **values: float) -> None:
         """Changes learning rate, discount, loss weights and the like for the steps launched from now on.
 
-        See `Control.set`. Does not synchronize.
+        See `Control.set`.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
         """
         if values.get("grad_budget", 0.0) > 0.0 and self.ddqn.ce_grad is None:
             raise ConfigError("the learner was built without a gradient budget, which takes one more launch; set "
@@ -279,7 +284,9 @@ class Learner:
         replay, RNG.
 
         A fold after a reset is bit for bit the fold that a new learner of the same configuration would run: what `set`
-        changed is forgotten. Synchronizes.
+        changed is forgotten.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
         """
         self.runtime.synchronize()
         self.control.reset(seed)
@@ -294,7 +301,10 @@ class Learner:
 
     def restore(self, step: int, *, seed: int, initial: Config, config: Config, alpha_c51: float) -> None:
         """Puts settings, guard and records to where a learner stood after so many steps, and empties the replay. `persistent`
-        and the replay are for the caller to write (learner_state.py). ``initial``: what `reset` goes back to. Synchronizes."""
+        and the replay are for the caller to write (learner_state.py). ``initial``: what `reset` goes back to.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         self.runtime.synchronize()
         self.control.restore(seed, initial, config, alpha_c51)
         self.step_block.fill(0)
@@ -317,12 +327,18 @@ class Learner:
         return {**found, "counters": self.state, "alarms": self.alarms, **of_extensions}
 
     def params(self, *, target: bool = False) -> dict[str, npt.NDArray[np.float32]]:
-        """Copies of the online (or target) parameters by name, unpadded. Synchronizes."""
+        """Copies of the online (or target) parameters by name, unpadded.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         buffer = self.adam.target if target else self.adam.theta
         return self.layout.unpack(buffer.to_numpy())  # type: ignore[attr-defined]
 
     def load_params(self, tensors: Mapping[str, npt.ArrayLike]) -> None:
-        """Online and target parameters from plain tensors, as `params` returns them; moments become zero. Synchronizes."""
+        """Online and target parameters from plain tensors, as `params` returns them; moments become zero.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         self.drain()
         self.adam.load(self.layout.pack(tensors))
 
@@ -331,7 +347,10 @@ class Learner:
         return self.graph.state.buffers
 
     def close(self) -> None:
-        """Waits for the stream and destroys the graph. Idempotent."""
+        """Waits for the stream and destroys the graph. Idempotent.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         self.graph.close()
 
 

@@ -44,6 +44,8 @@ class Policy:
 
     Notes
     -----
+    In a capture: refused. Synchronizes: no. Allocates: yes.
+
     Allocates; starts greedy. Row r draws from Philox(seed, counter of r), and every launch advances the counters, so a replayed
     graph explores anew. Two policies with one seed draw the same numbers: do not average over both.
     """
@@ -58,6 +60,7 @@ class Policy:
         self.explore = runtime.zeros(1, abi.dtype("explore_block"), f"{label}.explore")
         self.draws = runtime.zeros(rows, np.uint64, f"{label}.draws")
         self.q = runtime.zeros((rows, sum(layout.branches)), np.float32, f"{label}.q")
+        self.set_exploration(0.0)  # so that its module is loaded now and not between replays
 
     def reads(self, params: Buffer, state: Buffer) -> list[Buffer]:
         """What `record_act` reads, for the child's declaration."""
@@ -102,7 +105,9 @@ class Policy:
         ))  # fmt: skip
 
     def set_exploration(self, epsilon: float, temperature: float = 0.0) -> None:
-        """New exploration for launches queued from now on. Does not synchronize; not legal inside a capture.
+        """New exploration for launches queued from now on.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
 
         Parameters
         ----------
@@ -119,5 +124,8 @@ class Policy:
             "explore": self.explore, "epsilon": float(epsilon), "temperature": float(temperature)})  # fmt: skip
 
     def reset(self) -> None:
-        """Starts the random numbers again from the first, in stream order: part of a fold's reset."""
+        """Starts the random numbers again from the first, in stream order: part of a fold's reset.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
+        """
         self.draws.fill(0)

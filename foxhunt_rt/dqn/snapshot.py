@@ -31,6 +31,8 @@ class PolicySnapshot:
     Any thread may call it, several too: they take turns. It outlives the agent. Whatever context is current in the calling thread
     is so afterwards. What it costs: docs/agent.md.
 
+    In a capture: refused. Synchronizes: yes. Allocates: yes.
+
     Attributes
     ----------
     steps : int
@@ -65,8 +67,9 @@ class PolicySnapshot:
     def act(
         self, states: npt.ArrayLike, epsilon: float | None = None, temperature: float = 0.0
     ) -> npt.NDArray[np.int32]:
-        """What `Agent.act` would have returned at the moment of the snapshot, bit for bit; see there. Synchronizes with the
-        snapshot's stream alone.
+        """What `Agent.act` would have returned at the moment of the snapshot, bit for bit; see there.
+
+        In a capture: refused. Synchronizes: yes, with the stream of the snapshot alone. Allocates: no.
 
         Parameters
         ----------
@@ -85,7 +88,10 @@ class PolicySnapshot:
             return self._open().act(states, self.epsilon if epsilon is None else epsilon, temperature)
 
     def values(self, states: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Expected return of every choice, as `Agent.values`. Synchronizes with the snapshot's stream alone."""
+        """Expected return of every choice, as `Agent.values`.
+
+        In a capture: refused. Synchronizes: yes, with the stream of the snapshot alone. Allocates: no.
+        """
         with self._lock:
             return self._open().values(states)
 
@@ -99,7 +105,10 @@ class PolicySnapshot:
         return self._actor
 
     def close(self) -> None:
-        """Waits for a call in another thread and for the snapshot's stream, and releases everything. Idempotent."""
+        """Waits for a call in another thread and for the snapshot's stream, and releases everything. Idempotent.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         with self._lock:
             actor, self._actor = self._actor, None
             if actor is not None:

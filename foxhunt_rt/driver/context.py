@@ -95,6 +95,8 @@ class Device:
 class Context:
     """The primary context of a device, retained until `close`.
 
+    In a capture: legal. Synchronizes: no. Allocates: yes.
+
     Attributes
     ----------
     usable : bool
@@ -172,7 +174,10 @@ class Context:
 
     def close(self) -> None:
         """Destroys what was made in this context, the newest first, and releases the primary context, which may live on when
-        another library retains it. Memory that a DLPack consumer holds stays. Idempotent; quiet when the context is dead."""
+        another library retains it. Memory that a DLPack consumer holds stays. Idempotent; quiet when the context is dead.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         if self.closed or self._forked:
             return
         captures.refuse("closing the runtime")

@@ -43,7 +43,10 @@ def _destroy_exec(context: Context, handle: Any, stream: Stream) -> None:
 
 
 class Graph:
-    """A CUgraph that this object owns, or with ``owned=False`` one that belongs to a node or to somebody else."""
+    """A CUgraph that this object owns, or with ``owned=False`` one that belongs to a node or to somebody else.
+
+    In a capture: legal. Synchronizes: no. Allocates: yes.
+    """
 
     def __init__(self, context: Context, handle: Any | None = None, *, owned: bool = True) -> None:
         self.context = context
@@ -53,12 +56,18 @@ class Graph:
             self._finalizer = context.finalize(self, _destroy_graph, self.handle)
 
     def clone(self) -> Graph:
-        """A copy that this process owns. The driver refuses graphs with conditional, allocation or free nodes."""
+        """A copy that this process owns. The driver refuses graphs with conditional, allocation or free nodes.
+
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+        """
         return Graph(self.context, self.context.call(self.context.cu.cuGraphClone, self.handle))
 
     def add_child(self, child: Graph, after: Sequence[Any]) -> Any:
         """Adds a copy of ``child`` as one node behind the nodes ``after``; returns the node. The driver refuses a child
-        that holds conditional, allocation or free nodes."""
+        that holds conditional, allocation or free nodes.
+
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+        """
         return self.context.call(self.context.cu.cuGraphAddChildGraphNode, self.handle, list(after), len(after),
                                  child.handle)  # fmt: skip
 
@@ -68,27 +77,39 @@ class Graph:
 
     def add_kernel(self, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
                    after: Sequence[Any], shared: int = 0) -> Any:  # fmt: skip
-        """Adds a kernel node; ``params`` as in `Function.launch`, copied by the driver. Returns the node."""
+        """Adds a kernel node; ``params`` as in `Function.launch`, copied by the driver. Returns the node.
+
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+        """
         p = kernel_params(function, grid, block, params, shared)
         with self.context.current():
             return self.context.call(self.context.cu.cuGraphAddKernelNode, self.handle, list(after), len(after), p)
 
     def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
                    shared: int = 0) -> None:  # fmt: skip
-        """Replaces the parameters of a kernel node. Executables made before keep theirs."""
+        """Replaces the parameters of a kernel node. Executables made before keep theirs.
+
+        In a capture: legal. Synchronizes: no. Allocates: no.
+        """
         p = kernel_params(function, grid, block, params, shared)
         with self.context.current():
             self.context.call(self.context.cu.cuGraphKernelNodeSetParams, node, p)
 
     def conditional_handle(self) -> Any:
-        """A handle for one conditional node of this graph. A kernel must set it in every launch before the node is reached."""
+        """A handle for one conditional node of this graph. A kernel must set it in every launch before the node is reached.
+
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+        """
         with self.context.current():
             return self.context.call(
                 self.context.cu.cuGraphConditionalHandleCreate, self.handle, self.context.handle, 0, 0
             )
 
     def add_conditional(self, kind: str, handle: Any, after: Sequence[Any]) -> tuple[Any, Graph]:
-        """Adds an ``"IF"`` or ``"WHILE"`` node; returns it and its body, an empty graph that belongs to the node."""
+        """Adds an ``"IF"`` or ``"WHILE"`` node; returns it and its body, an empty graph that belongs to the node.
+
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+        """
         cu = self.context.cu
         p = cu.CUgraphNodeParams()
         p.type = cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
@@ -167,13 +188,14 @@ class Graph:
         return max(depth.values(), default=0)
 
     def instantiate(self, stream: Stream) -> GraphExec:
-        """The executable. Does not upload it. Not legal inside a capture."""
+        """The executable. Does not upload it. In a capture: refused. Synchronizes: no. Allocates: yes."""
         captures.refuse("instantiating a graph")
         with self.context.current():  # kernels and memsets are instantiated for the current context
             handle = self.context.call(self.context.cu.cuGraphInstantiate, self.handle, 0)
         return GraphExec(self.context, handle, stream, self)
 
     def close(self) -> None:
+        """Destroys the graph where this object owns it. In a capture: legal. Synchronizes: no. Allocates: yes."""
         self._finalizer()
 
 
@@ -188,13 +210,18 @@ class GraphExec:
     def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
                    shared: int = 0) -> None:  # fmt: skip
         """Replaces the parameters of a kernel node (of the graph it was made from, nested in a child too) for the launches
-        from now on; launches that are queued keep theirs. Does not synchronize."""
+        from now on; launches that are queued keep theirs.
+
+        In a capture: legal. Synchronizes: no. Allocates: no.
+        """
         p = kernel_params(function, grid, block, params, shared)
         with self.context.current():
             self.context.call(self.context.cu.cuGraphExecKernelNodeSetParams, self.handle, node, p)
 
     def update(self, graph: Graph) -> tuple[str, int]:
         """Takes over every parameter of a graph of the same shape, for the launches from now on.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes, the executable is changed.
 
         Returns
         -------
@@ -218,14 +245,19 @@ class GraphExec:
         return "SUCCESS", 0
 
     def upload(self, stream: Stream) -> None:
-        """Moves the executable to the device, so that the first launch is not special. Does not synchronize; not legal inside a
-        capture."""
+        """Moves the executable to the device, so that the first launch is not special.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes, on the device.
+        """
         captures.refuse("uploading a graph")
         with self.context.current():
             self.context.call(self.context.cu.cuGraphUpload, self.handle, stream.handle)
 
     def launch(self, stream: Stream) -> None:
-        """One cuGraphLaunch. Does not synchronize; not legal inside a capture. The caller makes the context current."""
+        """One cuGraphLaunch. The caller makes the context current.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
+        """
         if captures.active:
             captures.refuse("launching a graph")
         counts["cuGraphLaunch"] += 1
@@ -234,7 +266,10 @@ class GraphExec:
             self.context.raise_for(status, "cuGraphLaunch")
 
     def close(self) -> None:
-        """Destroys the executable after waiting for its stream. Idempotent."""
+        """Destroys the executable after waiting for its stream. Idempotent.
+
+        In a capture: legal, it is destroyed after that. Synchronizes: yes. Allocates: yes.
+        """
         self._finalizer()
 
 
@@ -301,6 +336,8 @@ def capture(stream: Stream) -> Iterator[Capture]:
 
     The capture ends on every way out, so that neither this stream nor a later capture is poisoned by an exception in the
     middle. Garbage collection is held off, and what a destructor would free inside the block it frees after it.
+
+    In a capture: legal, of another stream. Synchronizes: no. Allocates: yes, the graph.
 
     Raises
     ------

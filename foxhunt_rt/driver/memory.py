@@ -164,7 +164,10 @@ class Buffer:
 
     def free(self) -> None:
         """Frees the allocation (of every view too), or lets go of its owner. Synchronizes with its stream. Refused while a built
-        graph or a DLPack consumer uses it."""
+        graph or a DLPack consumer uses it.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         self.allocation.free()
 
     @property
@@ -188,7 +191,10 @@ class Buffer:
         """A capsule over the same memory, which stays allocated until the consumer lets go of it.
 
         On a GPU the consumer's stream waits for the runtime's, and the host does not; memory that the CPU reads is synchronized
-        with first. Not legal inside a capture.
+        with first.
+
+        In a capture: refused. Synchronizes: yes, on hostsim and of mapped memory; of device memory the consumer's stream
+        waits. Allocates: no.
         """
         self._check("__dlpack__")
         device = self.__dlpack_device__()
@@ -223,6 +229,10 @@ class DeviceBuffer(Buffer):
 
     @classmethod
     def allocate(cls, stream: Stream, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
+        """Device memory with undefined contents, of a stream's context. `Runtime.empty` is the usual way.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         dims, kind = _shape(shape), np.dtype(dtype)
         nbytes = math.prod(dims) * kind.itemsize
         if nbytes <= 0:
@@ -230,7 +240,10 @@ class DeviceBuffer(Buffer):
         return cls(Allocation(stream, nbytes, label, mapped=False), 0, dims, kind, label)
 
     def copy_from(self, array: npt.ArrayLike) -> None:
-        """Copies a host array of the same shape and dtype in. Synchronizes; not legal inside a capture."""
+        """Copies a host array of the same shape and dtype in.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         self._check("copy_from")
         source = np.asarray(array, order="C")  # ascontiguousarray would give a scalar an axis
         if source.dtype != self.dtype or source.shape != self.shape:
@@ -243,7 +256,7 @@ class DeviceBuffer(Buffer):
         self.allocation.stream.synchronize()
 
     def to_numpy(self) -> npt.NDArray[Any]:
-        """A host copy. Synchronizes; not legal inside a capture."""
+        """A host copy. In a capture: refused. Synchronizes: yes. Allocates: no."""
         self._check("to_numpy")
         out = np.empty(self.shape, self.dtype)
         context = self.allocation.context
@@ -254,20 +267,29 @@ class DeviceBuffer(Buffer):
         return out
 
     def copy_from_device(self, source: Buffer) -> None:
-        """Copies another buffer of equal size, queued on this buffer's stream. Does not synchronize."""
+        """Copies another buffer of equal size, queued on this buffer's stream.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
+        """
         self._check("copy_from_device")
         if source.nbytes != self.nbytes:
             raise FoxhuntError(f"{self.label} holds {self.nbytes} bytes, {source.label} {source.nbytes}")
         copy_device(self.allocation.context, self, source, self.allocation.stream)
 
     def fill(self, value: int | float = 0) -> None:
-        """Sets every element, by the widest memset that fits. Queued on the buffer's stream; does not synchronize."""
+        """Sets every element, by the widest memset that fits. Queued on the buffer's stream.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
+        """
         self._check("fill")
         memset(self.allocation.context, self, value, self.allocation.stream)
 
 
 def memset(context: Context, buffer: Buffer, value: int | float, stream: Stream) -> None:
-    """Queues a memset of every element, 32 bits wide wherever the size allows (known failure K18). Legal in a capture."""
+    """Queues a memset of every element, 32 bits wide wherever the size allows (known failure K18).
+
+    In a capture: recorded. Synchronizes: no. Allocates: no.
+    """
     cu = context.cu
     if captures.active:
         captures.refuse_escape(f"the memset of {buffer.label}", stream)
@@ -278,7 +300,10 @@ def memset(context: Context, buffer: Buffer, value: int | float, stream: Stream)
 
 
 def copy_device(context: Context, target: Buffer, source: Buffer, stream: Stream) -> None:
-    """Queues a copy of one buffer into another of the same size. Legal in a capture of that stream."""
+    """Queues a copy of one buffer into another of the same size.
+
+    In a capture: recorded. Synchronizes: no. Allocates: no.
+    """
     if captures.active:
         captures.refuse_escape(f"the copy to {target.label}", stream)
     with context.current():
@@ -311,6 +336,10 @@ class MappedBuffer(Buffer):
 
     @classmethod
     def allocate(cls, stream: Stream, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> MappedBuffer:
+        """Pinned, mapped memory set to zero, of a stream's context. `Runtime.mapped` is the usual way.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         dims, kind = _shape(shape), np.dtype(dtype)
         nbytes = math.prod(dims) * kind.itemsize
         if nbytes <= 0:
@@ -328,7 +357,10 @@ class MappedBuffer(Buffer):
         return np.frombuffer(memoryview(raw), dtype=self.dtype).reshape(self.shape)
 
     def read(self, after: Event) -> npt.NDArray[Any]:
-        """A copy, taken once the event is done. Synchronizes with that event."""
+        """A copy, taken once the event is done. Synchronizes with that event.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         after.synchronize()
         return np.array(self.host)
 
@@ -340,13 +372,19 @@ class MappedBuffer(Buffer):
         return self.host
 
     def to_numpy(self) -> npt.NDArray[Any]:
-        """A host copy after all work on the buffer's stream. Synchronizes; not legal inside a capture."""
+        """A host copy after all work on the buffer's stream.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         self._check("to_numpy")
         self.allocation.stream.synchronize()
         return np.array(self.host)
 
     def copy_from(self, array: npt.ArrayLike) -> None:
-        """Writes a host array of the same shape and dtype, after all work queued so far. Synchronizes."""
+        """Writes a host array of the same shape and dtype, after all work queued so far.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         self._check("copy_from")
         source = np.asarray(array)
         if source.dtype != self.dtype or source.shape != self.shape:

@@ -13,18 +13,22 @@ from foxhunt_rt.driver.stream import Stream
 
 
 class Function:
-    """A CUfunction. ``param_size`` is the size in bytes of its one struct argument, as the driver reports it."""
+    """A CUfunction. ``param_size`` is the size in bytes of its one struct argument, as the driver reports it.
+
+    In a capture: refused. Synchronizes: no. Allocates: yes.
+    """
 
     def __init__(self, module: Module, name: str) -> None:
         context = module.context
         cu = context.cu
         captures.refuse(f"loading {name}")
         self.module, self.name = module, name
-        self.handle = context.call(cu.cuModuleGetFunction, module.handle, name.encode())
-        self.key = int(self.handle)
-        # Loaded now, so that no lazy load happens inside a capture or between replays.
-        context.call(cu.cuFuncLoad, self.handle)
-        self.param_size = int(context.call(cu.cuFuncGetParamInfo, self.handle, 0)[1])
+        with context.current():
+            self.handle = context.call(cu.cuModuleGetFunction, module.handle, name.encode())
+            self.key = int(self.handle)
+            # Loaded now, so that no lazy load happens inside a capture or between replays.
+            context.call(cu.cuFuncLoad, self.handle)
+            self.param_size = int(context.call(cu.cuFuncGetParamInfo, self.handle, 0)[1])
         self.max_threads = self.attribute("MAX_THREADS_PER_BLOCK")
         self._dynamic_shared = 0
         self._sealed = False
@@ -33,10 +37,14 @@ class Function:
         """A CUfunction_attribute by name, for example ``"LOCAL_SIZE_BYTES"``."""
         cu = self.module.context.cu
         key = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        return int(self.module.context.call(cu.cuFuncGetAttribute, key, self.handle))
+        with self.module.context.current():
+            return int(self.module.context.call(cu.cuFuncGetAttribute, key, self.handle))
 
     def allow_dynamic_shared(self, nbytes: int) -> None:
-        """Raises the limit of dynamic shared memory (never lowers it, never once a graph holds the function)."""
+        """Raises the limit of dynamic shared memory (never lowers it, never once a graph holds the function).
+
+        In a capture: legal. Synchronizes: no. Allocates: may, an attribute is set above 48 KB.
+        """
         if nbytes <= max(self._dynamic_shared, 48 * 1024):
             return
         if self._sealed:
@@ -44,7 +52,8 @@ class Function:
                                 "launch it with that size in the plan")  # fmt: skip
         cu = self.module.context.cu
         key = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.module.context.call(cu.cuFuncSetAttribute, self.handle, key, nbytes)
+        with self.module.context.current():
+            self.module.context.call(cu.cuFuncSetAttribute, self.handle, key, nbytes)
         self._dynamic_shared = nbytes
 
     def seal(self) -> None:
@@ -52,8 +61,11 @@ class Function:
         self._sealed = True
 
     def launch(self, grid: Sequence[int], block: Sequence[int], params: int, stream: Stream, shared: int = 0) -> None:
-        """Queues the kernel. ``params`` is the address of an array with one pointer, to the argument struct. Does not
-        synchronize; legal inside a capture. The caller makes the context current."""
+        """Queues the kernel. ``params`` is the address of an array with one pointer, to the argument struct.
+        The caller makes the context current.
+
+        In a capture: recorded. Synchronizes: no. Allocates: no.
+        """
         context = self.module.context
         gx, gy, gz = (*grid, 1, 1)[:3]
         bx, by, bz = (*block, 1, 1)[:3]
@@ -75,6 +87,8 @@ def _unload(context: Context, handle: Any) -> None:
 class Module:
     """One load of an image: its own functions, its own globals. Loading the same bytes again gives another module.
 
+    In a capture: refused. Synchronizes: no. Allocates: yes.
+
     Parameters
     ----------
     context : Context
@@ -89,7 +103,8 @@ class Module:
         self.context, self.name, self.size = context, name, len(image)
         keep = ctypes.create_string_buffer(image, len(image) + 1)
         try:
-            self.handle = context.call(context.cu.cuModuleLoadData, ctypes.addressof(keep))
+            with context.current():
+                self.handle = context.call(context.cu.cuModuleLoadData, ctypes.addressof(keep))
         except DriverError as error:
             raise error.at(module=name) from None
         self.pins = 0
@@ -97,13 +112,19 @@ class Module:
         self._finalizer = context.finalize(self, _unload, self.handle)
 
     def function(self, name: str) -> Function:
-        """The kernel ``name``, loaded. The caller makes the context current."""
+        """The kernel ``name``, loaded.
+
+        In a capture: refused, the first time for a name. Synchronizes: no. Allocates: may, that first time.
+        """
         if name not in self._functions:
             self._functions[name] = Function(self, name)
         return self._functions[name]
 
     def unload(self) -> None:
-        """Unloads the module. Refused while a built graph holds one of its functions, and inside a capture."""
+        """Unloads the module. Refused while a built graph holds one of its functions, and inside a capture.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         captures.refuse(f"unloading module {self.name}")
         if self.pins:
             raise LifetimeError(f"module {self.name} is used by {self.pins} built graph(s): close those first")

@@ -15,7 +15,10 @@ def _destroy(context: Context, destroy_name: str, handle: object) -> None:
 
 
 class Stream:
-    """A non-blocking stream: it never waits for the legacy default stream."""
+    """A non-blocking stream: it never waits for the legacy default stream.
+
+    In a capture: legal. Synchronizes: no. Allocates: yes.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -25,8 +28,10 @@ class Stream:
         self._finalizer = context.finalize(self, _destroy, "cuStreamDestroy", self.handle)
 
     def synchronize(self) -> None:
-        """Waits until all work queued so far is done. Synchronizes; not legal while the stream is capturing, nor in a thread
-        that captures another."""
+        """Waits until all work queued so far is done.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         if self.capturing:
             raise CaptureError("a stream that is capturing cannot be synchronized: end the capture first")
         captures.refuse("waiting for a stream")
@@ -35,7 +40,10 @@ class Stream:
 
     @property
     def done(self) -> bool:
-        """Whether all queued work is done. Does not wait; not legal inside a capture."""
+        """Whether all queued work is done. Does not wait.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
+        """
         captures.refuse("asking whether a stream is done")
         cu = self.context.cu
         with self.context.current():
@@ -55,7 +63,8 @@ class Stream:
     def wait(self, other: object) -> None:
         """Work queued in this stream from now on waits for all that is queued in another one so far.
 
-        Does not block the host; legal inside a capture of both.
+        In a capture: refused, unless both streams are in that capture. Synchronizes: no. Allocates: may, an event the first
+        time.
 
         Parameters
         ----------
@@ -64,7 +73,10 @@ class Stream:
         self._order(self.context.cu.CUstream(stream_handle(other)), self.handle)
 
     def before(self, other: object) -> None:
-        """Work queued in another stream from now on waits for all that is queued in this one so far. Does not block the host."""
+        """Work queued in another stream from now on waits for all that is queued in this one so far. Does not block the host.
+
+        In a capture: legal, the other stream joins the capture. Synchronizes: no. Allocates: may, an event the first time.
+        """
         self._order(self.handle, self.context.cu.CUstream(stream_handle(other)))
 
     def _order(self, first: object, second: object) -> None:
@@ -82,7 +94,7 @@ class Stream:
         return 0, int(self.handle)
 
     def close(self) -> None:
-        """Destroys the stream. Idempotent."""
+        """Destroys the stream. Idempotent. In a capture: legal. Synchronizes: no. Allocates: yes."""
         self._finalizer()
 
     def __enter__(self) -> Stream:
@@ -110,7 +122,10 @@ def stream_handle(stream: object) -> int:
 
 
 class Event:
-    """An event that can time: `elapsed_ms` between two of them has a resolution of about half a microsecond."""
+    """An event that can time: `elapsed_ms` between two of them has a resolution of about half a microsecond.
+
+    In a capture: legal. Synchronizes: no. Allocates: yes.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -119,12 +134,12 @@ class Event:
         self._finalizer = context.finalize(self, _destroy, "cuEventDestroy", self.handle)
 
     def record(self, stream: Stream) -> None:
-        """Records the event in a stream. Does not synchronize; legal inside a capture."""
+        """Records the event in a stream. In a capture: legal. Synchronizes: no. Allocates: no."""
         with self.context.current():
             self.context.call(self.context.cu.cuEventRecord, self.handle, stream.handle)
 
     def synchronize(self) -> None:
-        """Waits for the event. Synchronizes; not legal inside a capture."""
+        """Waits for the event. In a capture: refused. Synchronizes: yes. Allocates: no."""
         captures.refuse("waiting for an event")
         with self.context.current():
             self.context.call(self.context.cu.cuEventSynchronize, self.handle)

@@ -18,9 +18,10 @@ _MEMORY = ("cuMemAlloc", "cuMemHostAlloc", "cuMemFree", "cuMemHostRegister", "cu
            "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolTrimTo",
            "cuArray", "cuMipmappedArray")  # fmt: skip
 _LOADS = ("cuModuleLoad", "cuModuleUnload", "cuLibrary", "cuLink", "cuFuncSet", "cuFuncGetAttribute", "cuFuncLoad",
-          "cuKernelSet", "cuKernelGetAttribute", "cuCtxCreate", "cuCtxDestroy", "cuCtxSet", "cuGraphInstantiate",
-          "cuGraphCreate", "cuGraphDestroy", "cuGraphExecDestroy", "cuGraphExecUpdate", "cuGraphUpload", "cuStreamCreate",
-          "cuStreamDestroy", "cuStreamBeginCapture", "cuEventCreate", "cuEventDestroy")  # fmt: skip
+          "cuKernelSet", "cuKernelGetAttribute", "cuCtxCreate", "cuCtxDestroy", "cuCtxSet", "cuDevicePrimaryCtxRe",
+          "cuGraphInstantiate", "cuGraphCreate", "cuGraphClone", "cuGraphAdd", "cuGraphConditionalHandle", "cuGraphDestroy",
+          "cuGraphExecDestroy", "cuGraphExecUpdate", "cuGraphUpload", "cuStreamCreate", "cuStreamDestroy",
+          "cuStreamBeginCapture", "cuEventCreate", "cuEventDestroy")  # fmt: skip
 
 
 def synchronizes(call: str) -> bool:

@@ -198,7 +198,10 @@ class Child:
     def run(self, context: Context, stream: Stream, functions: Mapping[str, Function],
             synchronize: bool = False) -> None:  # fmt: skip
         """Issues every launch on a stream, which may be capturing; with ``synchronize`` waits after each, so that a fault
-        names the launch that caused it."""
+        names the launch that caused it.
+
+        In a capture: recorded. Synchronizes: may, with `synchronize`. Allocates: no.
+        """
         from foxhunt_rt.driver import DriverError
 
         for op in self.ops:

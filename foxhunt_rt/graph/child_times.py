@@ -55,7 +55,9 @@ class ChildTimes:
 
     Notes
     -----
-    Allocates, loads, composes, instantiates and synchronizes; not legal inside a capture. `StepTimer.children` takes one, and
+    In a capture: refused. Synchronizes: yes. Allocates: yes.
+
+     `StepTimer.children` takes one, and
     the log then has the children of each logged step.
     """
 
@@ -95,7 +97,7 @@ class ChildTimes:
 
     def read(self, started_ns: int, ended_ns: int) -> dict[str, float]:
         """Microseconds of each child in the step that ran from ``started_ns`` to ``ended_ns``; NaN for a stamp that has not come
-        or was overwritten. Does not synchronize."""
+        or was overwritten."""
         ends = np.full(len(self.groups), np.nan)
         for k in range(len(self.groups)):
             if k == self._tail:

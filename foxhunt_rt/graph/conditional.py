@@ -88,7 +88,7 @@ class Flag:
         return halves
 
     def raised(self) -> bool:
-        """The decision, taken on the host. Synchronizes; not legal inside a capture."""
+        """The decision, taken on the host. In a capture: refused. Synchronizes: yes. Allocates: no."""
         word = self.word
         assert isinstance(word, (DeviceBuffer, MappedBuffer))
         value = int(word.to_numpy().reshape(-1).view(np.dtype(f"u{word.dtype.itemsize}"))[0])

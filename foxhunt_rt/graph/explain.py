@@ -84,6 +84,8 @@ def explain(runtime: Runtime, profile: Profile, loop: Callable[[], object] | Non
             launches_per_turn: int = 1, clocks: Sequence[ClockReading] = ()) -> list[Finding]:  # fmt: skip
     """The known causes of a slow step that are present.
 
+    In a capture: refused, when the loop launches. Synchronizes: yes. Allocates: may, on a GPU: a kernel that delays.
+
     Parameters
     ----------
     runtime : Runtime
@@ -97,10 +99,6 @@ def explain(runtime: Runtime, profile: Profile, loop: Callable[[], object] | Non
         Graph launches that a turn is meant to make.
     clocks : sequence of ClockReading
         Read under load; any that is throttled is named.
-
-    Notes
-    -----
-    Synchronizes; not legal inside a capture.
     """
     found = of_launches(profile, on_gpu=runtime.driver_kind == "cuda")
     if loop is not None:

@@ -58,7 +58,9 @@ class Flattened:
 
     Notes
     -----
-    Composes, instantiates and synchronizes; not legal inside a capture. Uses each child's own functions, so that isolation holds.
+    In a capture: refused. Synchronizes: no. Allocates: yes.
+
+    Uses each child's own functions, so that isolation holds.
     """
 
     def __init__(self, step: StepGraph) -> None:
@@ -100,13 +102,16 @@ class Flattened:
         return context.call(cu.cuGraphAddMemcpyNode, graph.handle, after, len(after), c, context.handle)
 
     def launch(self) -> None:
-        """One cuGraphLaunch on the runtime's stream. Does not synchronize."""
+        """One cuGraphLaunch on the runtime's stream. In a capture: refused. Synchronizes: no. Allocates: no."""
         with self.step.runtime.context.current():
             self.executable.launch(self.step.runtime.stream)
 
     def compare(self, steps: int = 3, rounds: int = 20) -> FlatComparison:
         """Runs ``steps`` steps of each from one state and compares every buffer; then times ``rounds`` launches of each in turn.
-        The state is put back. Synchronizes."""
+        The state is put back.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         step, runtime = self.step, self.step.runtime
         executable, before = step.single(), self.step.state.snapshot()
         begin, end = Event(runtime.context), Event(runtime.context)
@@ -131,7 +136,10 @@ class Flattened:
                               statistics.median(times[0]), statistics.median(times[1]))  # fmt: skip
 
     def close(self) -> None:
-        """Waits for the stream and destroys the twin. Idempotent."""
+        """Waits for the stream and destroys the twin. Idempotent.
+
+        In a capture: legal. Synchronizes: yes. Allocates: yes.
+        """
         self.executable.close()
         self.graph.close()
 

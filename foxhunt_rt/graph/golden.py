@@ -206,7 +206,10 @@ class Recorder:
         self.step, self.detail = step, detail
 
     def record(self, steps: int = 1) -> Golden:
-        """Runs steps, child by child, and puts the state back. Synchronizes; not legal inside a capture."""
+        """Runs steps, child by child, and puts the state back.
+
+        In a capture: refused. Synchronizes: yes. Allocates: may, executables the first time.
+        """
         subject, step = _Subject(self.step), self.step
         if steps < 1:
             raise FoxhuntError(f"a golden replay needs at least one step, not {steps}")
@@ -280,6 +283,8 @@ class Replayer:
     def run(self, *, tolerance: float | None = None, ungraphed: bool = False) -> Departure | None:
         """Replays child by child and returns the first departure, or None. What the buffers held is put back.
 
+        In a capture: refused. Synchronizes: yes. Allocates: may, executables the first time.
+
         Parameters
         ----------
         tolerance : float, optional
@@ -287,10 +292,6 @@ class Replayer:
             `TOLERANCE`); each child then starts from the recorded state, so that nothing adds up. Needs the children's bytes.
         ungraphed : bool
             Launch by launch instead of each child's own executable.
-
-        Notes
-        -----
-        Synchronizes; not legal inside a capture.
         """
         if tolerance is not None and self.golden.detail == "digests":
             raise GoldenError("a recording of digests can only be compared bit for bit: record with detail='children'")
@@ -336,6 +337,8 @@ class Replayer:
 
     def launches(self, tolerance: float = TOLERANCE) -> dict[str, tuple[float, str]]:
         """Issues each launch on the bytes that it was recorded with, and compares what it writes.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
 
         Parameters
         ----------

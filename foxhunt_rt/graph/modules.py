@@ -21,6 +21,8 @@ class ModulePool:
     def function(self, user: str, kernel: str) -> Function:
         """The function ``kernel`` of ``user``'s own instance of its image, loaded, its argument size checked.
 
+        In a capture: refused, where it loads. Synchronizes: no. Allocates: may, the first time for a user and a kernel.
+
         Raises
         ------
         foxhunt_rt.kernels.ArchitectureError
@@ -42,7 +44,10 @@ class ModulePool:
         return [m for (name, _), m in self._modules.items() if name == user]
 
     def drop(self, user: str) -> list[Module]:
-        """Unloads a user's modules, but for those of which a built graph holds a function; returns those unloaded."""
+        """Unloads a user's modules, but for those of which a built graph holds a function; returns those unloaded.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         dropped = [m for (name, _), m in self._modules.items() if name == user and not m.pins]
         for module in dropped:
             module.unload()

@@ -62,6 +62,8 @@ class StepPlan:
         checked: edges and verification go by them. Its kernels count as foreign in the ledger. Whatever memory its nodes name
         must stay where it is; ``graph`` is kept alive.
 
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+
         Raises
         ------
         ForeignGraphError
@@ -161,6 +163,8 @@ class StepPlan:
 
         Notes
         -----
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+
         Allocates, loads and synchronizes. The environment variable ``FOXHUNT_GRAPH`` (``off``, ``debug``) makes the result launch
         ungraphed, with a synchronization after each launch under ``debug``.
         """

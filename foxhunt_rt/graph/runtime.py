@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt import driver, kernels
-from foxhunt_rt.driver import Context, Device, DeviceBuffer, DriverError, MappedBuffer, Stream
+from foxhunt_rt.driver import Context, Device, DeviceBuffer, DriverError, MappedBuffer, Stream, captures
 from foxhunt_rt.graph import launch_map
 from foxhunt_rt.graph.child import check_dims
 from foxhunt_rt.graph.isolation import Isolation, Ledger
@@ -38,6 +38,8 @@ class Runtime:
 
     Notes
     -----
+    In a capture: legal. Synchronizes: no. Allocates: yes.
+
     Shares the device's primary context with PyTorch, JAX, CuPy and cuda.core. Work goes to one non-blocking stream,
     `stream`. Any thread may use a runtime, one at a time.
     """
@@ -57,24 +59,30 @@ class Runtime:
         return driver.kind()
 
     def empty(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
-        """Device memory with undefined contents. Allocates; not legal inside a capture."""
+        """Device memory with undefined contents. In a capture: refused. Synchronizes: no. Allocates: yes."""
         return DeviceBuffer.allocate(self.stream, shape, dtype, label)
 
     def zeros(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
-        """Device memory set to zero, in the order of the runtime's stream. Allocates; not legal inside a capture."""
+        """Device memory set to zero, in the order of the runtime's stream.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         buffer = self.empty(shape, dtype, label)
         buffer.fill(0)
         return buffer
 
     def array(self, array: npt.ArrayLike, label: str) -> DeviceBuffer:
-        """A device copy of a host array. Allocates and synchronizes; not legal inside a capture."""
+        """A device copy of a host array. In a capture: refused. Synchronizes: yes. Allocates: yes."""
         source = np.ascontiguousarray(array)
         buffer = self.empty(source.shape or (1,), source.dtype, label)
         buffer.copy_from(source.reshape(buffer.shape))
         return buffer
 
     def mapped(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> MappedBuffer:
-        """Pinned host memory that kernels address, set to zero. Allocates; not legal inside a capture."""
+        """Pinned host memory that kernels address, set to zero.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         return MappedBuffer.allocate(self.stream, shape, dtype, label)
 
     def plan(self, name: str = "step") -> StepPlan:
@@ -98,11 +106,14 @@ class Runtime:
         return self._users[user]
 
     def synchronize(self) -> None:
-        """Waits for all work on the runtime's stream."""
+        """Waits for all work on the runtime's stream. In a capture: refused. Synchronizes: yes. Allocates: no."""
         self.stream.synchronize()
 
     def close(self) -> None:
-        """Waits for the stream and releases the context. Buffers and graphs of this runtime are dead afterwards."""
+        """Waits for the stream and releases the context. Buffers and graphs of this runtime are dead afterwards.
+
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
+        """
         if self.context.usable:
             try:
                 self.stream.synchronize()
@@ -126,7 +137,11 @@ class UngraphedUser:
 
     def launch(self, kernel: str, grid: Sequence[int], block: Sequence[int], args: Mapping[str, Any],
                shared: int = 0) -> None:  # fmt: skip
-        """Checks the arguments as `Child.launch` does and launches now. Does not synchronize."""
+        """Checks the arguments as `Child.launch` does and launches now.
+
+        In a capture: refused. Synchronizes: no. Allocates: may, the kernel's module the first time.
+        """
+        captures.refuse(f"an ungraphed launch of {kernel}")
         check_dims(kernel, grid, block)
         packed = kernels.pack(kernel, args)
         if launch_map.wanted():

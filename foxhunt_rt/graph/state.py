@@ -49,11 +49,11 @@ class State:
         return sum(b.nbytes for b in self.buffers)
 
     def snapshot(self) -> list[npt.NDArray[Any]]:
-        """Host copies. Synchronizes."""
+        """Host copies. In a capture: refused. Synchronizes: yes. Allocates: no."""
         return [b.to_numpy() for b in self.buffers if isinstance(b, (DeviceBuffer, MappedBuffer))]
 
     def restore(self, saved: list[npt.NDArray[Any]]) -> None:
-        """Writes a snapshot back. Synchronizes."""
+        """Writes a snapshot back. In a capture: refused. Synchronizes: yes. Allocates: no."""
         if len(saved) != len(self.buffers):
             raise FoxhuntError("this snapshot belongs to another state")
         for buffer, array in zip(self.buffers, saved, strict=True):

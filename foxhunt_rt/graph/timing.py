@@ -98,7 +98,10 @@ class StepTimer:
 
     def launch(self, step: Launchable, queue_ns: int = 0, steps: int = 1) -> None:
         """Launches a step and notes its host time. ``queue_ns``: what the caller waited for an earlier step; ``steps``: how many
-        the launch runs, which share its host time. Does not synchronize."""
+        the launch runs, which share its host time.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
+        """
         waited = 0
         if any(map(due, range(self.launched, self.launched + steps))):
             cpu = time.thread_time_ns()  # a system call, so not on every step

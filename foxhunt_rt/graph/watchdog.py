@@ -116,7 +116,7 @@ class Watchdog:
 
     Notes
     -----
-    Entering and leaving allocate, compose, instantiate and synchronize; not legal inside a capture. Between them a launch stays
+    Entering and leaving compose, instantiate and synchronize, see `__enter__`. Between them a launch stays
     one cuGraphLaunch, and the thread makes no driver call.
     """
 
@@ -136,6 +136,7 @@ class Watchdog:
         self._stop = threading.Event()
 
     def __enter__(self) -> Watchdog:
+        """Launches replay the twin from now on. In a capture: refused. Synchronizes: yes. Allocates: yes."""
         step = self.step
         with step.runtime.context.current():
             self._marked = _Marked(step)

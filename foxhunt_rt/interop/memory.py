@@ -24,6 +24,8 @@ class ForeignMemoryError(FoxhuntError):
 def wrap(rt: Runtime, array: Any, label: str) -> Buffer:
     """A buffer over the memory of any array that speaks DLPack or the CUDA array interface. Copies nothing.
 
+    In a capture: refused. Synchronizes: no. Allocates: may, host memory is page-locked.
+
     Parameters
     ----------
     rt : Runtime
@@ -56,7 +58,7 @@ def wrap(rt: Runtime, array: Any, label: str) -> Buffer:
 def to_numpy(rt: Runtime, array: Any, label: str) -> np.ndarray[Any, Any]:
     """Any array as a NumPy one: host memory as it is, device memory by a copy, after what its producer has queued.
 
-    Synchronizes for device memory; then not legal inside a capture.
+    In a capture: legal, but refused for device memory. Synchronizes: may, for device memory. Allocates: no.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def to_numpy(rt: Runtime, array: Any, label: str) -> np.ndarray[Any, Any]:
 
 
 def from_dlpack(rt: Runtime, array: Any, label: str) -> Buffer:
-    """`wrap` by DLPack. Legal outside captures only; does not block the host on a GPU."""
+    """`wrap` by DLPack. In a capture: refused. Synchronizes: no. Allocates: may, host memory is page-locked."""
     captures.refuse(f"{label}: wrapping")
     kind, ordinal = (int(n) for n in array.__dlpack_device__())
     stream: dict[str, Any] = {}
@@ -139,7 +141,10 @@ def _host_memory(rt: Runtime, found: dlpack.Imported, nbytes: int, label: str) -
 
 
 def from_cuda_array_interface(rt: Runtime, array: Any, label: str) -> DeviceBuffer:
-    """`wrap` by the CUDA array interface, version 2 or 3. Its stream is waited for by ours, not by the host."""
+    """`wrap` by the CUDA array interface, version 2 or 3. Its stream is waited for by ours, not by the host.
+
+    In a capture: refused. Synchronizes: no. Allocates: may, an event the first time it names a stream.
+    """
     captures.refuse(f"{label}: wrapping")
     interface = array.__cuda_array_interface__
     version = interface.get("version", 0)

@@ -2,7 +2,7 @@
 
 A wrong argument is a Python error here, not an illegal address after the launch (known failure K5). Pointers are given
 as buffers, never as numbers, so that element type, size and liveness can be checked and the use be recorded: who reads
-and who writes what comes from here. Does not synchronize; legal inside a capture.
+and who writes what comes from here.
 """
 
 from __future__ import annotations

@@ -51,7 +51,10 @@ class Batch:
 
     @classmethod
     def allocate(cls, runtime: Runtime, batch: int, state_dim: int) -> Batch:
-        """Device memory for B = `batch` rows of states of `state_dim` floats. Not legal inside a capture."""
+        """Device memory for B = `batch` rows of states of `state_dim` floats.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         shape = (batch, padded_state_dim(state_dim))
         f32, i32 = np.float32, np.int32
         return cls(

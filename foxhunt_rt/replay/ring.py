@@ -80,7 +80,9 @@ class Replay:
 
     Notes
     -----
-    Allocates; not legal inside a capture. Bytes a row: 36, and 4 S (vector) or 8 P (market).
+    In a capture: refused. Synchronizes: no. Allocates: yes.
+
+    Bytes a row: 36, and 4 S (vector) or 8 P (market).
 
     The host counts the rows it knows of (`inserted`): those of `insert_batch`, and those of launched graphs, reported by
     `note_inserted`.
@@ -250,7 +252,9 @@ class Replay:
     # ---------------------------------------------------------------- insertion
 
     def staging(self, environments: int) -> Staging:
-        """Device memory for the transitions of E = `environments` environments. Allocates.
+        """Device memory for the transitions of E = `environments` environments.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
 
         Raises
         ------
@@ -306,7 +310,9 @@ class Replay:
 
         Notes
         -----
-        Not legal inside a capture. Waits for the stream: the copy to the device is not queued.
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+
+        Waits for the stream: the copy to the device is not queued.
         """
         self.fill(staging, action, reward, terminated, truncated, **states)
         self._launch_insert(self.runtime.ungraphed("replay"), staging)
@@ -316,7 +322,10 @@ class Replay:
              truncated: npt.ArrayLike, absent: npt.ArrayLike | None = None, **states: npt.ArrayLike) -> None:  # fmt: skip
         """The first half of `insert_batch`: checks host arrays and copies them to `staging`, for a recorded insert.
 
-        `absent`, bool (E,): where the environment has no transition this time."""
+        `absent`, bool (E,): where the environment has no transition this time.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
         self._check_stride(staging.environments)
         e = staging.environments
         ends = {"terminated": np.asarray(terminated), "truncated": np.asarray(truncated),
@@ -401,8 +410,9 @@ class Replay:
     def clear(self) -> None:
         """Empties the ring in stream order; P_max becomes 1. A cleared ring behaves as a new one, bit for bit.
 
-        Does not synchronize. Not legal inside a capture. Afterwards the number of environments may change, but not for graphs
-        that were recorded before: launch those no more.
+        Afterwards the number of environments may change, but not for graphs that were recorded before: launch those no more.
+
+        In a capture: refused. Synchronizes: no. Allocates: no.
         """
         self.runtime.ungraphed("replay").launch("replay_clear", (self.blocks,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
@@ -414,11 +424,11 @@ class Replay:
 
     @property
     def size(self) -> int:
-        """Rows held, as far as the host knows. Does not synchronize."""
+        """Rows held, as far as the host knows."""
         return min(self.inserted, self.capacity)
 
     def ready(self, batch: int) -> bool:
-        """Whether at least `batch` rows have complete windows. Does not synchronize."""
+        """Whether at least `batch` rows have complete windows."""
         waiting = self.lag * (self._environments or 0)
         return self.size >= batch and self.inserted - waiting >= batch
 
@@ -433,6 +443,6 @@ class Replay:
                           f"a batch of {batch}; insert more before the step")  # fmt: skip
 
     def read_state(self) -> ReplayState:
-        """The device's counts. Synchronizes."""
+        """The device's counts. In a capture: refused. Synchronizes: yes. Allocates: no."""
         values = self.ring.to_numpy()[0]
         return ReplayState(**{name: values[name].item() for name in ReplayState.__dataclass_fields__})

@@ -55,7 +55,10 @@ class Staging:
 
     @classmethod
     def allocate(cls, runtime: Runtime, environments: int, state_dim: int, portfolio_dim: int | None) -> Staging:
-        """Device memory for E = `environments` transitions; `portfolio_dim` None means vector mode."""
+        """Device memory for E = `environments` transitions; `portfolio_dim` None means vector mode.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+        """
         e, f32, i32 = environments, np.float32, np.int32
         parts: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
             "action": ((e,), i32), "reward": ((e,), f32), "ended": ((e,), i32)}  # fmt: skip

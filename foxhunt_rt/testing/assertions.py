@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def assert_replay_matches(step: StepGraph, steps: int = 1) -> Verification:
     """The step gives the same bits launch by launch, child by child and as one launch. The state is put back.
 
+    In a capture: refused. Synchronizes: yes. Allocates: may, executables the first time.
+
     Parameters
     ----------
     step : StepGraph
@@ -33,10 +35,6 @@ def assert_replay_matches(step: StepGraph, steps: int = 1) -> Verification:
     ------
     AssertionError
         Names the first departure: run, step, child, buffer, index and both values.
-
-    Notes
-    -----
-    Synchronizes; not legal inside a capture.
     """
     found = step.verify(steps)
     if not found.bitwise_equal:
@@ -47,7 +45,7 @@ def assert_replay_matches(step: StepGraph, steps: int = 1) -> Verification:
 def assert_isolated(runtime: Runtime) -> None:
     """No function belongs to two children, and no module with a captured function launches anything ungraphed.
 
-    Both rules are checked anew on the ledger, whatever `Isolation` mode the runtime has. Does not synchronize.
+    Both rules are checked anew on the ledger, whatever `Isolation` mode the runtime has.
     """
     problems = list(runtime.ledger.breaches)
     owners: dict[tuple[int, str], str] = {}
