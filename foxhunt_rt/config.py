@@ -29,6 +29,7 @@ from foxhunt_rt._optional import require
 __all__ = [
     "Config",
     "ConfigError",
+    "CqlConfig",
     "FeatureConfig",
     "GuardConfig",
     "LossConfig",
@@ -191,6 +192,16 @@ class LossConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class CqlConfig(_Section):
+    """Conservative Q-learning (Kumar 2020): docs/step/aux.md."""
+
+    section = "cql"
+    enabled: bool = option(False, "add the conservative loss to the step")
+    alpha: float = option(0.1, "alpha_cql: weight of the loss", above=0.0)
+    budget_share: float = option(0.3, "bound on its part of dlogits, as a share of loss.grad_budget", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(_Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -347,6 +358,7 @@ class Config:
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
+    cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -361,7 +373,8 @@ class Config:
 
     @staticmethod
     def profile(name: str) -> Config:
-        """A named starting point: `default`, `smoke` (seconds on a CPU) or `production` (a large GPU)."""
+        """A named starting point: `default`, `smoke` (seconds on a CPU), `full` (smoke with every feature of the step) or
+        `production` (a large GPU)."""
         if name not in _PROFILES:
             raise ConfigError(_unknown(f"profile {name!r}", name, _PROFILES))
         return Config().merged(_PROFILES[name])
@@ -424,18 +437,22 @@ class Config:
                 raise ConfigError(f"{field.name} must be a {_hints(Config)[field.name].__name__}")
 
 
+_SMOKE: dict[str, Any] = {
+    "network": {"hidden": (64, 64)},
+    # 936 steps a fold is a short life, so returns look 10 bars ahead, learning is quick, the target follows in 50 steps,
+    # and the budget keeps the expected-value error, whose gradient is some 30 times as long, from drowning the
+    # cross-entropy. What each does to the loss: docs/training.md.
+    "replay": {"capacity": 65536, "batch": 64, "n_step": 5},
+    "loss": {"gamma": 0.9, "grad_budget": 0.003},
+    "optim": {"lr": 1e-3, "lr_min": 3e-4, "tau_start": 0.02, "tau_end": 0.02},
+    "train": {"folds": 3, "epochs": 2, "steps_per_epoch": 468},
+}
+_FEATURES: dict[str, Any] = {"cql": {"enabled": True}}
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
-    "smoke": {
-        "network": {"hidden": (64, 64)},
-        # 936 steps a fold is a short life, so returns look 10 bars ahead, learning is quick, the target follows in 50 steps,
-        # and the budget keeps the expected-value error, whose gradient is some 30 times as long, from drowning the
-        # cross-entropy. What each does to the loss: docs/training.md.
-        "replay": {"capacity": 65536, "batch": 64, "n_step": 5},
-        "loss": {"gamma": 0.9, "grad_budget": 0.003},
-        "optim": {"lr": 1e-3, "lr_min": 3e-4, "tau_start": 0.02, "tau_end": 0.02},
-        "train": {"folds": 3, "epochs": 2, "steps_per_epoch": 468},
-    },
+    "smoke": _SMOKE,
+    # smoke with every feature of the step on
+    "full": _SMOKE | _FEATURES,
     "production": {
         "network": {"hidden": (512, 512, 256), "precision": "tf32"},
         "replay": {"capacity": 1 << 22, "batch": 4096},

@@ -7,12 +7,16 @@ made: it adds no node, no module and no memory.
 from __future__ import annotations
 
 from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.children import aux
 from foxhunt_rt.dqn.extension import Extension
 
 
 def features(config: Config) -> list[Extension]:
     """The features that a configuration switches on, in the order of the step."""
-    return []
+    found: list[Extension] = []
+    if config.cql.enabled:
+        found.append(aux.Cql(config))
+    return found
 
 
 __all__ = ["features"]

@@ -1,0 +1,186 @@
+"""aux: auxiliary losses against float64 autodiff."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from foxhunt_rt import Runtime
+from foxhunt_rt.config import Config
+from foxhunt_rt.dqn import Learner
+from foxhunt_rt.dqn.children import aux
+from foxhunt_rt.dqn.children.ddqn import LossShape
+from foxhunt_rt.kernels import abi
+from tests.dqn.oracle import compare
+from tests.dqn.test_whole_step import CASES, Case, chain, fill, transitions
+
+SUPPORT = (-2.5, 4.0)
+
+
+def cql(raw: Any, action: Any, shape: LossShape, z: Any) -> Any:
+    """Kumar 2020, eq. 4 with the entropy regularizer: logsumexp_a Q - Q(a_data), per row and branch, (B, K)."""
+    n = shape.atoms
+    value, at, out = raw[:, None, :n], n, []
+    for b, choices in enumerate(shape.branches):
+        advantage = raw[:, at : at + choices * n].reshape(-1, choices, n)
+        at += choices * n
+        logits = value + advantage - advantage.mean(1, keepdims=True)
+        q = (jax.nn.softmax(logits, axis=-1) * z).sum(-1)
+        out.append(jax.nn.logsumexp(q, axis=-1) - q[jnp.arange(len(q)), action[:, b]])
+    return jnp.stack(out, 1)
+
+
+class Cql:
+    """The kernel on logits of one's own."""
+
+    def __init__(self, runtime: Runtime, shape: LossShape, weight: float) -> None:
+        self.runtime, self.shape, self.weight = runtime, shape, weight
+        step = np.zeros(1, abi.dtype("step_block"))
+        step["v_min"], step["v_max"] = SUPPORT
+        step["delta_z"] = (SUPPORT[1] - SUPPORT[0]) / (shape.atoms - 1)
+        self.step = runtime.array(step, "step")
+
+    def __call__(self, raw: npt.NDArray[np.float32], action: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+        """Gradient (B, width) and rows (B, 2)."""
+        shape, rt = self.shape, self.runtime
+        padded = np.zeros((len(raw), shape.head_padded), np.float32)
+        padded[:, : raw.shape[1]] = raw
+        mixed = np.ravel_multi_index(tuple(action.T), shape.branches).astype(np.int32)
+        part = rt.array(np.full_like(padded, np.nan), "part")
+        rows = rt.zeros((len(raw), 2), np.float32, "rows")
+        k, s, n = len(shape.branches), shape.actions, shape.atoms
+        rt.ungraphed("test.cql").launch("cql_gradient", (len(raw),), (128,), dict(
+            logits=rt.array(padded, "logits"), action=rt.array(mixed, "action"), step=self.step, part=part, rows=rows,
+            branch_sizes=shape.packed_branches, weight=self.weight, B=len(raw), K=k, S=s, N=n, Np=shape.head_padded),
+            shared=4 * (2 * k * n + 4 * s + k))  # fmt: skip
+        found = part.to_numpy()
+        assert not found[:, raw.shape[1] :].any(), "pads are zero"
+        return found[:, : raw.shape[1]], rows.to_numpy()
+
+
+SHAPES = [LossShape(29, (5, 3, 3, 3), 51), LossShape(1, (2,), 2), LossShape(7, (1, 4), 33), LossShape(3, (9,), 256)]
+
+
+def inputs(shape: LossShape, seed: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    raw = random.normal(size=(shape.batch, (1 + shape.actions) * shape.atoms)).astype(np.float32)
+    return raw, np.stack([random.integers(0, n, shape.batch) for n in shape.branches], 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cql_gradient_and_loss(runtime: Runtime, shape: LossShape) -> None:
+    raw, action = inputs(shape, 1)
+    weight = 0.7
+    z = np.float64(np.float32(SUPPORT[0])) + np.arange(shape.atoms) * np.float64(
+        np.float32((SUPPORT[1] - SUPPORT[0]) / (shape.atoms - 1)))  # fmt: skip
+    loss = lambda x: weight * cql(x, action, shape, z).sum(1).mean()  # noqa: E731
+    reference = np.asarray(jax.jit(jax.grad(loss))(raw.astype(np.float64)))
+    found, rows = Cql(runtime, shape, weight)(raw, action)
+    each = weight * np.asarray(cql(raw.astype(np.float64), action, shape, z)).sum(1)
+    np.testing.assert_allclose(rows[:, 0], each, rtol=2e-5, atol=2e-6 * np.abs(z).max())
+    # terms of an element: p (|z| + |Q|) times the two probabilities, over the branch's actions
+    size = weight / shape.batch * 2.0 * np.abs(z).max() * 2.0 / np.sqrt(shape.atoms)
+    print(compare("cql", found, reference, np.full_like(reference, size)))
+    assert np.abs(reference).max() > 0 or shape.actions == len(shape.branches)
+
+
+def test_cql_finite_differences(runtime: Runtime) -> None:
+    """The gradient is that of the loss the kernel itself reports."""
+    shape = SHAPES[0]
+    raw, action = inputs(shape, 2)
+    kernel = Cql(runtime, shape, 1.0)
+    gradient, _ = kernel(raw, action)
+    direction = np.random.default_rng(3).normal(size=raw.shape).astype(np.float32)
+    h = 1e-2
+    up, down = (
+        kernel(raw + np.float32(sign * h) * direction, action)[1][:, 0].astype(np.float64).mean() for sign in (1, -1)
+    )
+    assert (up - down) / (2 * h) == pytest.approx(float((gradient.astype(np.float64) * direction).sum()), rel=2e-3)
+
+
+def test_cql_squares_are_those_of_the_logits_gradient(runtime: Runtime) -> None:
+    """Of d by the combined logits, as the budget of the main loss has it: V's and A's gradients are made from it."""
+    shape = LossShape(4, (3,), 5)
+    raw, action = inputs(shape, 4)
+    found, rows = Cql(runtime, shape, 1.0)(raw, action)
+    n, a = shape.atoms, 3
+    d_mean = found[:, :n] / a  # V's gradient is the sum over the actions
+    d = found[:, n:].reshape(-1, a, n) + d_mean[:, None, :]
+    np.testing.assert_allclose(rows[:, 1], (d.astype(np.float64) ** 2).sum((1, 2)), rtol=1e-4)
+
+
+def learner_of(rt: Runtime, case: Case, *settings: str) -> Learner:
+    learner = Learner(rt, case.config().with_set(list(settings)), case.state_dim, case.branches)
+    fill(learner, chain(transitions(case)))
+    learner.set(alpha_c51=case.alpha_c51)
+    return learner
+
+
+@pytest.mark.parametrize("budget", ["0", "0.02", "100"])
+def test_cql_joins_dlogits_within_its_share_of_the_budget(runtime: Runtime, budget: str) -> None:
+    case, found = CASES[0], []
+    for settings in ((), ("cql.enabled=true", "cql.alpha=0.5", "cql.budget_share=0.25")):
+        learner = learner_of(runtime, case, f"loss.grad_budget={budget}", *settings)
+        learner.step()
+        record = learner.drain()[0]
+        assert learner.ddqn.dlogits is not None
+        found.append((learner, record, learner.ddqn.dlogits.to_numpy().astype(np.float64)))
+    (without, _, core), (learner, record, both) = found
+    loss = learner.extensions[0]
+    assert isinstance(loss, aux.Cql)
+    part, rows = loss.part.to_numpy().astype(np.float64), loss.rows.to_numpy().astype(np.float64)
+    norm, limit = np.sqrt(rows[:, 1].sum()), 0.25 * float(budget)
+    scale = min(1.0, limit / norm) if limit else 1.0
+    assert record["cql_scale"] == pytest.approx(scale, rel=1e-5) and (scale < 1.0) == (budget == "0.02")
+    assert record["cql_loss"] == pytest.approx(rows[:, 0].mean(), rel=1e-5)
+    np.testing.assert_allclose(both, core + scale * part, rtol=1e-6, atol=1e-9)
+    assert np.abs(part).max() > 1e-5
+    result = learner.graph.verify(steps=2)
+    assert result.bitwise_equal, str(result)
+    without.close()
+    learner.close()
+
+
+def test_cql_lowers_what_was_not_done(runtime: Runtime) -> None:
+    """Trained on one action of three alone, the others' values fall below it; without CQL nothing says so."""
+    gaps = []
+    for alpha in (0.0, 5.0):
+        settings = ["network.hidden=16", "network.atoms=21", "replay.capacity=512", "replay.batch=32", "optim.lr=3e-3",
+                    "loss.grad_budget=0", "replay.n_step=1", *([f"cql.alpha={alpha}", "cql.enabled=true"] if alpha else [])]  # fmt: skip
+        learner = Learner(runtime, Config().with_set(settings), 3, (3,))
+        random = np.random.default_rng(0)
+        staging = learner.replay.staging(16)
+        for _ in range(8):
+            state = random.normal(size=(16, 3)).astype(np.float32)
+            learner.replay.insert_batch(staging, np.ones(16, np.int32), random.normal(size=16).astype(np.float32),
+                                        np.ones(16, bool), np.zeros(16, bool), state=state, next_state=state)  # fmt: skip
+        for _ in range(150):
+            learner.step()
+        records = learner.drain()
+        logits = learner.forward.logits.to_numpy()[0][:, : 4 * 21]
+        z = np.linspace(learner.config.loss.v_min, learner.config.loss.v_max, 21)
+        advantage = logits[:, 21:].reshape(-1, 3, 21).astype(np.float64)
+        q = (np.asarray(jax.nn.softmax(logits[:, None, :21] + advantage - advantage.mean(1, keepdims=True))) * z).sum(
+            -1
+        )
+        gaps.append(float((q[:, 1] - np.maximum(q[:, 0], q[:, 2])).mean()))
+        if alpha:
+            assert records["cql_loss"][-1] < records["cql_loss"][0]
+        learner.close()
+    assert gaps[1] > gaps[0] + 0.5, gaps
+
+
+def test_off_adds_nothing(runtime: Runtime) -> None:
+    """No child, no launch, no buffer, no module; on adds one child of two launches."""
+    off, on = (learner_of(runtime, CASES[1], *s) for s in ((), ("cql.enabled=true",)))
+    names = [[child.name for child in learner.graph.children] for learner in (off, on)]
+    assert "aux" not in names[0] and names[1] == [*names[0][:4], "aux", *names[0][4:]]
+    assert on.graph.children[4].kernels == ["cql_gradient", "aux_blend"]
+    assert not off.extensions and off.records.dtype == abi.dtype("step_record")
+    off.close()
+    on.close()
