@@ -151,7 +151,8 @@ def test_cql_lowers_what_was_not_done(runtime: Runtime) -> None:
     gaps = []
     for alpha in (0.0, 5.0):
         settings = ["network.hidden=16", "network.atoms=21", "replay.capacity=512", "replay.batch=32", "optim.lr=3e-3",
-                    "loss.grad_budget=0", "replay.n_step=1", *([f"cql.alpha={alpha}", "cql.enabled=true"] if alpha else [])]  # fmt: skip
+                    "loss.grad_budget=0", "replay.n_step=1"]  # fmt: skip
+        settings += [f"cql.alpha={alpha}", "cql.enabled=true"] if alpha else []
         learner = Learner(runtime, Config().with_set(settings), 3, (3,))
         random = np.random.default_rng(0)
         staging = learner.replay.staging(16)
