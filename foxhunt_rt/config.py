@@ -32,6 +32,7 @@ __all__ = [
     "CqlConfig",
     "FeatureConfig",
     "GuardConfig",
+    "IqlConfig",
     "LossConfig",
     "MarketConfig",
     "NetworkConfig",
@@ -202,6 +203,20 @@ class CqlConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class IqlConfig(_Section):
+    """A state value by expectile regression, whose advantage modulates the priorities (Kostrikov 2022): docs/step/aux.md."""
+
+    section = "iql"
+    enabled: bool = option(False, "add the value head, and iql_modulate, to the step")
+    tau: float = option(0.7, "tau_iql: expectile of the state value", above=0.0, below=1.0)
+    beta: float = option(1.0, "beta_iql: priority factor exp(beta * advantage)", low=0.0)
+    modulation_low: float = option(0.5, "the factor is at least", above=0.0, high=1.0)
+    modulation_high: float = option(2.0, "the factor is at most", low=1.0)
+    lr_factor: float = option(1.0, "learning rate of the value head, as a factor on the step's", above=0.0)
+    max_grad_norm: float = option(1.0, "clip of the value head's own gradient norm", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(_Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -359,6 +374,7 @@ class Config:
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
     cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
+    iql: IqlConfig = dataclasses.field(default_factory=IqlConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -447,7 +463,7 @@ _SMOKE: dict[str, Any] = {
     "optim": {"lr": 1e-3, "lr_min": 3e-4, "tau_start": 0.02, "tau_end": 0.02},
     "train": {"folds": 3, "epochs": 2, "steps_per_epoch": 468},
 }
-_FEATURES: dict[str, Any] = {"cql": {"enabled": True}}
+_FEATURES: dict[str, Any] = {"cql": {"enabled": True}, "iql": {"enabled": True}}
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "smoke": _SMOKE,

@@ -6,30 +6,73 @@
 #define AUX_COLUMNS 2
 
 typedef struct {
-    const float *logits;    //@ in f32[B*Np]           (B, Np) head output of the online network on s
-    const int32_t *action;  //@ in i32[B]              mixed radix, branch 0 slowest
-    const step_block *step; //@ in step_block[1]       v_min, delta_z
-    float *part;            //@ out f32[B*Np]          (B, Np) gradient of the head output, pads zero
-    float *rows;            //@ out f32[B*2]           (B, AUX_COLUMNS)
-    uint64_t branch_sizes;  //@ actions of branch b in bits [8 b, 8 b + 8)
-    float weight;           //@ alpha_cql times the branch scale
-    int32_t B;              //@ rows = gridDim.x
-    int32_t K;              //@ branches
-    int32_t S;              //@ actions over all branches
-    int32_t N;              //@ atoms
-    int32_t Np;             //@ floats of a head row
+    const float *logits;     //@ in f32[B*Np]           (B, Np) head output of the online network on s
+    const int32_t *action;   //@ in i32[B]              mixed radix, branch 0 slowest
+    const step_block *step;  //@ in step_block[1]       v_min, delta_z
+    float *part;             //@ out f32[B*Np]          (B, Np) gradient of the head output, pads zero
+    float *rows;             //@ out f32[B*2]           (B, AUX_COLUMNS)
+    uint64_t branch_sizes;   //@ actions of branch b in bits [8 b, 8 b + 8)
+    float weight;            //@ alpha_cql times the branch scale
+    int32_t B;               //@ rows = gridDim.x
+    int32_t K;               //@ branches
+    int32_t S;               //@ actions over all branches
+    int32_t N;               //@ atoms
+    int32_t Np;              //@ floats of a head row
 } cql_gradient_args;
 
 /* dlogits += scale * part, scale so that the part's norm is at most its share of the gradient budget. */
 typedef struct {
-    const float *part;      //@ in f32[B*Np]           (B, Np)
-    const float *rows;      //@ in f32[B*2]            (B, AUX_COLUMNS)
-    const step_block *step; //@ in step_block[1]       grad_budget; 0: no bound
-    float *dlogits;         //@ inout f32[B*Np]        (B, Np)
-    float *loss;            //@ out f32[1]             mean over the rows
-    float *scale;           //@ out f32[1]             factor applied
-    float share;            //@ of the budget
-    int32_t B;              //@ rows
-    int32_t Np;             //@ floats of a head row, multiple of 16
-    uint32_t pad0_;         //@ pad
+    const float *part;       //@ in f32[B*Np]           (B, Np)
+    const float *rows;       //@ in f32[B*2]            (B, AUX_COLUMNS)
+    const step_block *step;  //@ in step_block[1]       grad_budget; 0: no bound
+    float *dlogits;          //@ inout f32[B*Np]        (B, Np)
+    float *loss;             //@ out f32[1]             mean over the rows
+    float *scale;            //@ out f32[1]             factor applied
+    float share;             //@ of the budget
+    int32_t B;               //@ rows
+    int32_t Np;              //@ floats of a head row, multiple of 16
+    uint32_t pad0_;          //@ pad
 } aux_blend_args;
+
+/* IQL (Kostrikov 2022): V on the trunk's output by expectile regression towards the target network's Q of the action taken. */
+#define IQL_COLUMNS 4         /* of a row: loss, V, advantage, dloss/dV */
+#define IQL_MODULATE_ROWS 256 /* of a block of iql_modulate */
+
+typedef struct {
+    const float *logits;     //@ in f32[B*Np]           (B, Np) head output of the target network on s
+    const int32_t *action;   //@ in i32[B]              mixed radix, branch 0 slowest
+    const float *x;          //@ in f32[B*Hp]           (B, Hp) the online trunk's output on s, as a constant
+    const float *w;          //@ in f32[Hp*16]          (Hp, 16) column 0
+    const float *bias;       //@ in f32[16]
+    const step_block *step;  //@ in step_block[1]       v_min, delta_z
+    float *rows;             //@ out f32[B*4]           (B, IQL_COLUMNS)
+    uint64_t branch_sizes;   //@ actions of branch b in bits [8 b, 8 b + 8)
+    float expectile;         //@ tau_iql
+    int32_t B;               //@ rows = gridDim.x
+    int32_t K;               //@ branches
+    int32_t N;               //@ atoms
+    int32_t Np;              //@ floats of a head row
+    int32_t Hp;              //@ width of the trunk's output
+} iql_value_args;
+
+typedef struct {
+    const float *x;     //@ in f32[B*Hp]
+    const float *rows;  //@ in f32[B*4]
+    float *dw;          //@ out f32[Hp*16]         pads zero
+    float *dbias;       //@ out f32[16]
+    float *loss;        //@ out f32[1]             mean over the rows
+    float *value;       //@ out f32[1]             mean of V
+    float *advantage;   //@ out f32[1]             mean advantage
+    int32_t B;          //@ rows
+    int32_t Hp;         //@ width of the trunk's output
+} iql_gradient_args;
+
+/* td_error *= clip(exp(beta * advantage), low, high): for the priorities alone. */
+typedef struct {
+    const float *rows;  //@ in f32[B*4]
+    float *td_error;    //@ inout f32[B]
+    float beta;         //@ beta_iql
+    float low;          //@ bounds of the factor
+    float high;         //@
+    int32_t B;          //@ rows
+} iql_modulate_args;

@@ -20,11 +20,11 @@ FX_KERNEL_ANYBLOCK(cql_gradient) {
     FX_DYNAMIC_SHARED(float, shared);
     const int K = a.K, S = a.S, N = a.N;
     const uint64_t sizes = a.branch_sizes;
-    float *base = shared;                         // (K, N) V - mean_a A
-    float *mean = base + K * N;                   // (K, N) mean_a d
+    float *base = shared;                           // (K, N) V - mean_a A
+    float *mean = base + K * N;                     // (K, N) mean_a d
     float *top = mean + K * N, *inverse = top + S;  // (S,) of each softmax: largest logit, 1 / sum
-    float *q = inverse + S, *factor = q + S;      // (S,) expected return; dloss/dQ
-    float *loss = factor + S;                     // (K,)
+    float *q = inverse + S, *factor = q + S;        // (S,) expected return; dloss/dQ
+    float *loss = factor + S;                       // (K,)
     const int row = (int)blockIdx.x, action = a.action[row];
     const float *value = a.logits + (int64_t)row * a.Np;
     const float v_min = a.step->v_min, delta_z = a.step->delta_z, scale = a.weight / (float)a.B;
@@ -42,16 +42,15 @@ FX_KERNEL_ANYBLOCK(cql_gradient) {
     __syncthreads();
     FX_ROWS(s, S) {
         const float *v = base + fx::branch_of(sizes, s) * N, *x = value + (1 + s) * N;
-        const fx::softmax_row soft = fx::lane_softmax(
-            N, [&](int j) { return v[j] + x[j]; }, [&](int j) { return v_min + delta_z * (float)j; });
+        const fx::softmax_row soft =
+            fx::lane_softmax(N, [&](int j) { return v[j] + x[j]; }, [&](int j) { return v_min + delta_z * (float)j; });
         FX_LANE_0 top[s] = soft.top, inverse[s] = 1.0f / soft.sum, q[s] = soft.expectation;
     }
     __syncthreads();
     FX_ROWS(b, K) {
         const int n = fx::branch_size(sizes, b), first = fx::branch_first(sizes, b);
         const int taken = fx::branch_action(sizes, K, action, b);
-        const fx::softmax_row soft =
-            fx::lane_softmax(n, [&](int i) { return q[first + i]; }, [](int) { return 0.0f; });
+        const fx::softmax_row soft = fx::lane_softmax(n, [&](int i) { return q[first + i]; }, [](int) { return 0.0f; });
         FX_LANES(i, n) {
             const float probability = expf(q[first + i] - soft.top) / soft.sum;
             factor[first + i] = scale * (probability - (i == taken ? 1.0f : 0.0f));

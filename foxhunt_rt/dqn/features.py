@@ -16,6 +16,8 @@ def features(config: Config) -> list[Extension]:
     found: list[Extension] = []
     if config.cql.enabled:
         found.append(aux.Cql(config))
+    if config.iql.enabled:
+        found.append(aux.Iql(config))
     return found
 
 

@@ -1,7 +1,9 @@
 """aux: auxiliary losses on what the forward pass made (docs/step/aux.md).
 
-CQL: 1. `cql_gradient`, a block a row: the loss and its gradient by the head's output; 2. `aux_blend`: within its share of the
-gradient budget onto dlogits.
+aux.cql: 1. `cql_gradient`, a block a row: the loss and its gradient by the head's output; 2. `aux_blend`: within its share of
+the gradient budget onto dlogits.
+aux.iql, beside ddqn: 1. the target network on s; 2. `iql_value`, a block a row: V, advantage, loss; 3. `iql_gradient`; 4. the
+squares of its own parameters' gradient.
 """
 
 from __future__ import annotations
@@ -9,12 +11,16 @@ from __future__ import annotations
 import numpy as np
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children.forward import ONLINE
+from foxhunt_rt.dqn.children import iql_modulate
+from foxhunt_rt.dqn.children.forward import ONLINE, ForwardWorkspace, record_forward
 from foxhunt_rt.dqn.extension import Extension, StepView
+from foxhunt_rt.dqn.groups import uniform_bound
+from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup, Tensor
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.kernels import abi
 
 _BLEND_BLOCKS = 256
+_IQL_COLUMNS = 32  # of the weight's gradient that a block of iql_gradient makes
 
 
 class Cql(Extension):
@@ -44,7 +50,7 @@ class Cql(Extension):
         loss, scale = step.metric("cql_loss"), step.metric("cql_scale")
         k, s, n = len(shape.branches), shape.actions, shape.atoms
         branch_scale = 1.0 / k if shape.reduction == "mean" else 1.0
-        with step.child("aux", after="ddqn", reads=[online, step.batch.action, step.step],
+        with step.child("aux.cql", after="ddqn", reads=[online, step.batch.action, step.step],
                         writes=[part, rows, step.dlogits, loss, scale]) as child:  # fmt: skip
             child.launch("cql_gradient", grid=(shape.batch,), block=(32 * min(s, 16),), shared=4 * (2 * k * n + 4 * s + k),
                          args=dict(logits=online, action=step.batch.action, step=step.step, part=part, rows=rows,
@@ -55,4 +61,54 @@ class Cql(Extension):
                                    share=self.config.budget_share, B=shape.batch, Np=shape.head_padded))  # fmt: skip
 
 
-__all__ = ["Cql"]
+class Iql(Extension):
+    """A state value by expectile regression, whose advantage modulates the priorities (IQL, Kostrikov 2022).
+
+    Parameters
+    ----------
+    config : Config
+        ``iql``: expectile, temperature and bounds of the modulation, learning rate and clip of its own optimizer.
+
+    Attributes
+    ----------
+    rows : Buffer
+        f32 (B, 4): loss, V, advantage, dloss/dV of each row.
+    """
+
+    name = "iql"
+    metrics = ("iql_loss", "iql_value", "iql_advantage")
+    rows: Buffer
+
+    def __init__(self, config: Config) -> None:
+        self.config = config.iql
+
+    def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
+        width = layout.hidden[-1]
+        bound = uniform_bound(width)
+        tensors = (Tensor("weight", (width, 1), True, bound), Tensor("bias", (1,), False, bound))
+        return [ParameterGroup("iql_v", tensors, self.config.lr_factor, self.config.max_grad_norm)]
+
+    def record(self, step: StepView) -> None:
+        rt, shape, group, batch = step.runtime, step.shape, step.group("iql_v"), step.shape.batch
+        self.rows = rt.zeros((batch, abi.constant("IQL_COLUMNS")), np.float32, "iql.rows")
+        target = ForwardWorkspace.create(rt, step.layout, batch, "iql.target")
+        x, width = step.trunk_output, step.trunk_output.shape[1]
+        metrics = {name.removeprefix("iql_"): step.metric(name) for name in self.metrics}
+        network = step.adam.target[: step.layout.network_size]
+        reads = [network, step.batch.state, step.batch.action, x, group.theta("weight"), group.theta("bias"), step.step]
+        writes = [*target.buffers(), self.rows, *group.gradient, *metrics.values()]
+        with step.child("aux.iql", after="ddqn", reads=reads, writes=writes) as child:
+            record_forward(child, step.layout, network, step.batch.state, batch, target)
+            child.launch("iql_value", grid=(batch,), block=(128,), shared=4 * len(shape.branches),
+                         args=dict(logits=target.logits, action=step.batch.action, x=x, w=group.theta("weight"),
+                                   bias=group.theta("bias"), step=step.step, rows=self.rows,
+                                   branch_sizes=shape.packed_branches, expectile=self.config.tau, B=batch,
+                                   K=len(shape.branches), N=shape.atoms, Np=shape.head_padded, Hp=width))  # fmt: skip
+            child.launch("iql_gradient", grid=(-(-width // _IQL_COLUMNS) + 1,), block=(512,),
+                         args=dict(metrics, x=x, rows=self.rows, dw=group.grad("weight"), dbias=group.grad("bias"), B=batch,
+                                   Hp=width))  # fmt: skip
+            group.record_squares(child)
+        iql_modulate.add(step, self.config, self.rows)
+
+
+__all__ = ["Cql", "Iql"]

@@ -16,6 +16,7 @@ from foxhunt_rt.dqn import Learner
 from foxhunt_rt.dqn.children import aux
 from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.kernels import abi
+from tests.dqn import oracle
 from tests.dqn.oracle import compare
 from tests.dqn.test_whole_step import CASES, Case, chain, fill, transitions
 
@@ -180,8 +181,102 @@ def test_off_adds_nothing(runtime: Runtime) -> None:
     """No child, no launch, no buffer, no module; on adds one child of two launches."""
     off, on = (learner_of(runtime, CASES[1], *s) for s in ((), ("cql.enabled=true",)))
     names = [[child.name for child in learner.graph.children] for learner in (off, on)]
-    assert "aux" not in names[0] and names[1] == [*names[0][:4], "aux", *names[0][4:]]
+    assert "aux.cql" not in names[0] and names[1] == [*names[0][:4], "aux.cql", *names[0][4:]]
     assert on.graph.children[4].kernels == ["cql_gradient", "aux_blend"]
     assert not off.extensions and off.records.dtype == abi.dtype("step_record")
     off.close()
     on.close()
+
+
+def target_q(target: dict[str, Any], batch: Any, case: Case, z: Any) -> Any:
+    """mean_b of the target network's expected return of the actions taken, (B,), in float64."""
+    settings = oracle.Settings(case.branches, case.atoms, float(z[0]), float(z[-1]), 0.0, 0.0, 0.0)
+    taken = oracle.choices(batch.action, case.branches)
+    logits = oracle.taken_logits({k: v.astype(np.float64) for k, v in target.items()}, batch.state, taken, settings)
+    return np.asarray((jax.nn.softmax(logits, axis=-1) * z).sum(-1).mean(1))
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=lambda case: case.name)
+def test_iql_value_gradient_and_advantage(runtime: Runtime, case: Case) -> None:
+    learner = learner_of(runtime, case, "iql.enabled=true", "iql.tau=0.8", "optim.lr=3e-3")
+    for _ in range(4):  # so that the target differs from the online network
+        learner.step()
+    learner.drain()
+    theta, target = (learner.layout.unpack(b.to_numpy()) for b in (learner.adam.theta, learner.adam.target))
+    priority = learner.replay.priority.to_numpy()
+    learner.step()
+    record = learner.drain()[-1]
+    index = learner.batch.index.to_numpy()
+    rows = chain(transitions(case))
+    batch = oracle.Batch(rows.state[index], rows.next_state[index], rows.action[index], None, None, None)  # type: ignore[arg-type]
+    loss_config = learner.config.loss
+    z = np.linspace(np.float32(loss_config.v_min), np.float32(loss_config.v_max), case.atoms)
+    q = target_q({k: v for k, v in target.items() if not k.startswith("iql")}, batch, case, z)
+    x = batch.state
+    for i in range(len(case.hidden)):
+        x = np.maximum(x @ theta[f"trunk.{i}.weight"].astype(np.float64) + theta[f"trunk.{i}.bias"], 0.0)
+
+    def loss(weight: Any, bias: Any) -> Any:
+        u = q - ((x @ weight)[:, 0] + bias[0])
+        return (jnp.where(u < 0.0, 1.0 - 0.8, 0.8) * u**2).mean()
+
+    weight, bias = (theta[f"iql_v.{name}"].astype(np.float64) for name in ("weight", "bias"))
+    value, gradient = jax.value_and_grad(loss, argnums=(0, 1))(weight, bias)
+    found = learner.layout.unpack(learner.grad.grad.to_numpy())
+    u = q - ((x @ weight)[:, 0] + bias[0])
+    size = 2.0 * (np.abs(x).T @ np.abs(u))[:, None] / len(u)
+    print(oracle.compare("iql_v.weight", found["iql_v.weight"], gradient[0], size + np.abs(q).max() * 1e-2))
+    print(
+        oracle.compare("iql_v.bias", found["iql_v.bias"], gradient[1], 2.0 * np.abs(u).mean() + np.abs(q).max() * 1e-2)
+    )
+    extension = learner.extensions[0]
+    assert isinstance(extension, aux.Iql)
+    ours = extension.rows.to_numpy()
+    np.testing.assert_allclose(ours[:, 2], u, rtol=1e-4, atol=1e-5 * np.abs(z).max())
+    assert record["iql_loss"] == pytest.approx(float(value), rel=1e-4)
+    assert record["iql_advantage"] == pytest.approx(u.mean(), rel=1e-3, abs=1e-5)
+    assert record["iql_value"] == pytest.approx(((x @ weight)[:, 0] + bias[0]).mean(), rel=1e-4, abs=1e-5)
+
+    # The trunk is a constant of this loss: its gradient is that of the core alone.
+    result = learner.graph.verify(steps=2)
+    assert result.bitwise_equal, str(result)
+
+    # Priorities take the modulated |delta|, the statistics do not.
+    config = learner.config.iql
+    factor = np.clip(np.exp(config.beta * u), config.modulation_low, config.modulation_high)
+    modulated = learner.batch.td_error.to_numpy().astype(np.float64)
+    plain = modulated / factor
+    assert record["td_error"] == pytest.approx(plain.mean(), rel=1e-3)
+    assert factor.min() < 1.0 < factor.max() or len(set(np.round(factor, 3))) > 1
+    replay = learner.config.replay
+    expected = priority.astype(np.float64)
+    expected[index] = (modulated + replay.eps) ** replay.alpha
+    np.testing.assert_allclose(learner.replay.priority.to_numpy(), expected, rtol=1e-5)
+    learner.close()
+
+
+def test_iql_expectile_orders_the_values(runtime: Runtime) -> None:
+    """A higher expectile gives a higher V; at 0.5 it is the mean of the target's Q."""
+    means = []
+    for tau in (0.1, 0.5, 0.9):
+        learner = learner_of(runtime, CASES[1], "iql.enabled=true", f"iql.tau={tau}", "optim.lr=3e-3", "iql.lr_factor=3",
+                             "iql.max_grad_norm=100", "optim.lr_min=3e-3", "optim.tau_start=1e-6",
+                             "optim.tau_end=1e-6")  # fmt: skip
+        for _ in range(300):
+            learner.step()
+        records = learner.drain()[-50:]
+        means.append((records["iql_value"].mean(), records["iql_advantage"].mean()))
+        learner.close()
+    assert means[0][0] < means[1][0] < means[2][0], means
+    assert abs(means[1][1]) < min(abs(means[0][1]), abs(means[2][1])), means
+
+
+@pytest.mark.parametrize("advantage", [-50.0, -0.3, 0.0, 0.4, 50.0, np.nan])
+def test_iql_modulate(runtime: Runtime, advantage: float) -> None:
+    rows = np.zeros((300, 4), np.float32)
+    rows[:, 2] = advantage
+    td = runtime.array(np.full(300, 2.0, np.float32), "td_error")
+    runtime.ungraphed("test.iql").launch("iql_modulate", (2,), (256,), dict(
+        rows=runtime.array(rows, "rows"), td_error=td, beta=1.5, low=0.5, high=3.0, B=300))  # fmt: skip
+    expected = 2.0 * np.clip(np.exp(1.5 * advantage), 0.5, 3.0)
+    np.testing.assert_allclose(td.to_numpy(), np.full(300, expected), rtol=1e-6)
