@@ -6,15 +6,17 @@ context current and puts back what was current.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from foxhunt_rt.driver import captures, loader
-from foxhunt_rt.driver.calls import call, error_for
+from foxhunt_rt.driver.calls import call, counts, error_for
 from foxhunt_rt.driver.errors import ContextDead, DriverError, FoxhuntError, LifetimeError
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -26,6 +28,34 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+_ending = False
+
+
+def _at_exit() -> None:
+    """Destroys what is left, the newest first, when the interpreter ends.
+
+    Daemon threads still run at this point, and may be inside a launch: when there is one, everything is left to the end of the
+    process, and a thread that comes back for more waits for that end, as CPython lets it wait.
+    """
+    global _ending
+    alone = all(t is threading.current_thread() or not t.is_alive() for t in threading.enumerate())
+    for context in _contexts:
+        if alone and not context._forked and not captures.active:
+            context._destroy_owned()
+    _ending = True
+    for context in _contexts:
+        context.usable = False
+
+
+atexit.register(_at_exit)
+
+
+def _park() -> None:
+    """Ends the calling thread's work for good, unless it is the one that ends the interpreter."""
+    if threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
 
 
 def _quietly(destroy: Callable[..., object], *args: Any) -> None:
@@ -144,8 +174,11 @@ class Context:
             first = self._dead
             raise ContextDead(first.code, first.name, first.text, first.call, first.where)
         if self._forked:
-            raise LifetimeError("this CUDA context belongs to the parent process: create the Runtime after fork, "
+            raise LifetimeError("this CUDA context belongs to the parent process: fork before the first Runtime is made, "
                                 "or start workers with the spawn method")  # fmt: skip
+        if _ending:
+            _park()
+            raise LifetimeError("the interpreter is ending: use the device before that")
         if self.closed:
             raise LifetimeError("the context is closed: create a new Runtime")
 
@@ -163,6 +196,7 @@ class Context:
         interpreter exit, whichever comes first."""
         number = next(self._numbers)
         finalizer = weakref.finalize(owner, _finish, self, number, destroy, *args)
+        finalizer.atexit = False  # `_at_exit` decides
         self._owned[number] = finalizer
         return finalizer
 
@@ -181,13 +215,17 @@ class Context:
         if self.closed or self._forked:
             return
         captures.refuse("closing the runtime")
+        self._destroy_owned()
+        self.closed, self.usable = True, False
+        self.cu.cuDevicePrimaryCtxRelease(self.device.handle)
+
+
+    def _destroy_owned(self) -> None:
         for finalizer in reversed(list(self._owned.values())):
             entry = finalizer.peek()
             if entry is not None and not getattr(entry[0], "exports", 0):
                 finalizer()
         self._owned.clear()
-        self.closed, self.usable = True, False
-        self.cu.cuDevicePrimaryCtxRelease(self.device.handle)
 
 
 class Current:
@@ -204,9 +242,17 @@ class Current:
         if not context.usable:
             context.check_usable()
         if not context.is_current:
-            call(context.cu.cuCtxPushCurrent, context.handle)
+            try:
+                call(context.cu.cuCtxPushCurrent, context.handle)
+            except BaseException:
+                if context.is_current:  # interrupted just after it
+                    context.cu.cuCtxPopCurrent()
+                raise
             self._pushed = True
 
     def __exit__(self, *error: object) -> None:
-        if self._pushed:
-            call(self._context.cu.cuCtxPopCurrent)
+        if self._pushed:  # not by `call`: an interrupt would find more time to come before it
+            status = self._context.cu.cuCtxPopCurrent()[0]
+            counts["cuCtxPopCurrent"] += 1
+            if status and not self._context._forked:
+                raise error_for(int(status), "cuCtxPopCurrent")

@@ -356,22 +356,22 @@ def capture(stream: Stream) -> Iterator[Capture]:
                 context.call(cu.cuStreamBeginCapture, stream.handle,
                              cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)  # fmt: skip
                 yield result
+                try:
+                    result.graph = Graph(context, context.call(cu.cuStreamEndCapture, stream.handle))
+                except IllegalInCapture as error:
+                    raise CaptureError(f"the capture was invalidated ({error.name}): something illegal in a capture ran in "
+                                       "it, such as a synchronization or an allocation") from error  # fmt: skip
             except BaseException:
                 _abandon(stream)
                 raise
-            try:
-                handle = context.call(cu.cuStreamEndCapture, stream.handle)
-            except IllegalInCapture as error:
-                _abandon(stream)  # a refusal may leave it open, as in a thread that did not begin it
-                raise CaptureError(f"the capture was invalidated ({error.name}): something illegal in a capture ran in "
-                                   "it, such as a synchronization or an allocation") from error  # fmt: skip
-            result.graph = Graph(context, handle)
 
 
 def _abandon(stream: Stream) -> None:
     """Ends a capture whose graph nobody wants. Its status, the echo of what went wrong, is not looked at; nor is whether the
     capture had begun, since an interrupt may come just before or just after that."""
     cu = stream.context.cu
+    if stream.context._forked:
+        return
     handle = cu.cuStreamEndCapture(stream.handle)[1]
     if handle is not None and int(handle):
         cu.cuGraphDestroy(handle)

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from foxhunt_rt.driver.errors import DriverNotFound
+from foxhunt_rt.driver.errors import DriverNotFound, LifetimeError
 from foxhunt_rt.driver.shim import Shim, find_libcuda
 
 NATIVE = Path(__file__).resolve().parent.parent / "_native"
@@ -27,6 +27,15 @@ _lock = threading.Lock()
 _cu: Any = None
 _kind: str | None = None
 _hostsim: ctypes.CDLL | None = None
+_forked = False
+
+
+def _after_fork_in_child() -> None:
+    global _forked, _lock
+    _forked, _lock = _cu is not None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 _shim: Shim | None = None
 
 
@@ -66,8 +75,13 @@ def load() -> Any:
     ------
     DriverNotFound
         When the wanted driver is not there, or another one is loaded already.
+    LifetimeError
+        In a forked child of a process that had loaded it.
     """
     global _cu, _kind
+    if _forked:
+        raise LifetimeError("CUDA does not work in a forked child of a process that uses it: fork before the first Runtime is "
+                            "made, or start workers with the spawn method")  # fmt: skip
     if _cu is not None:
         return _cu
     with _lock:

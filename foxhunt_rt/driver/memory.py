@@ -68,7 +68,8 @@ class Allocation:
 
     @property
     def alive(self) -> bool:
-        return self._finalizer.alive and self.context.usable
+        """Whether it has not been freed. In a dead context or a forked child it may be so and useless: using it says which."""
+        return bool(self._finalizer.alive)
 
     def free(self) -> None:
         captures.refuse(f"{self.label}: free")
@@ -350,9 +351,12 @@ class MappedBuffer(Buffer):
 
     @property
     def host(self) -> npt.NDArray[Any]:
-        """The NumPy view of the memory itself, not a copy. It must not outlive the buffer."""
+        """The NumPy view of the memory itself, not a copy. It must not outlive the buffer. Outlives a dead context: what a kernel
+        published before it died can be read."""
         if not self.allocation.alive:
             raise LifetimeError(f"{self.label} was freed: its host view is gone")
+        if self.allocation.context._forked:  # no page of it is mapped there
+            self.allocation.context.check_usable()
         raw = (ctypes.c_ubyte * self.nbytes).from_address(self.allocation.host_ptr + self.offset)
         return np.frombuffer(memoryview(raw), dtype=self.dtype).reshape(self.shape)
 

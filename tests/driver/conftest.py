@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,37 @@ def script(script_server: subprocess.Popen[str]) -> Callable[..., str]:
     """Runs code in a process of its own, for what kills a context or needs hostsim options; returns its output."""
 
     def run(code: str, hostsim: str = "", **env: Any) -> str:
-        assert script_server.stdin is not None and script_server.stdout is not None
-        driver = os.environ.get("FOXHUNT_DRIVER", "hostsim")
-        request = {"code": code, "env": {"FOXHUNT_DRIVER": driver, "FOXHUNT_HOSTSIM": hostsim, **env}}
-        print(json.dumps(request), file=script_server.stdin, flush=True)
-        answer = json.loads(script_server.stdout.readline())
+        answer = ask(script_server, code, False, hostsim, env)
         assert answer["status"] == 0, answer["output"]
-        return answer["output"].strip()
+        return str(answer["output"]).strip()
 
     return run
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended: the exit status, or minus the signal that killed it, and what it wrote."""
+
+    status: int
+    output: str
+    errors: str
+
+
+@pytest.fixture
+def program(script_server: subprocess.Popen[str]) -> Callable[..., Ended]:
+    """Runs code as a program whose interpreter ends like any other; returns how it ended."""
+
+    def run(code: str, hostsim: str = "", **env: Any) -> Ended:
+        answer = ask(script_server, code, True, hostsim, env)
+        return Ended(answer["status"], answer["output"], answer["errors"])
+
+    return run
+
+
+def ask(server: subprocess.Popen[str], code: str, whole: bool, hostsim: str, env: dict[str, Any]) -> dict[str, Any]:
+    assert server.stdin is not None and server.stdout is not None
+    driver = os.environ.get("FOXHUNT_DRIVER", "hostsim")
+    request = {"code": code, "whole": whole, "env": {"FOXHUNT_DRIVER": driver, "FOXHUNT_HOSTSIM": hostsim, **env}}
+    print(json.dumps(request), file=server.stdin, flush=True)
+    answer: dict[str, Any] = json.loads(server.stdout.readline())
+    return answer

@@ -1,6 +1,8 @@
-"""Runs scripts of the conformance suite, each in a fork of this process: starting Python anew takes a second each.
+"""Runs scripts of this suite, each in a fork of this process: starting Python anew takes a second each.
 
-Reads one JSON object a line, {"code", "env"}; answers {"status", "output"}. The driver is loaded in the forks alone.
+Reads one JSON object a line, {"code", "env", "whole"}; answers {"status", "output", "errors"}. The driver is loaded in the forks
+alone. A script sees the raw driver and leaves by os._exit; a "whole" one is a program: it is the module __main__, and the
+interpreter ends as it does for any other.
 """
 
 from __future__ import annotations
@@ -11,20 +13,28 @@ import signal
 import sys
 import tempfile
 import traceback
+import types
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-import cuda.bindings.driver  # noqa: F401  (imported once for all forks; loads no driver)
+sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).resolve().parents[2] / p) for p in ("", "tools"))]
+# Imported once for all forks; loads no driver.
+import cuda.bindings.driver  # noqa: F401
 import raw_driver
+
+import foxhunt_rt.dqn  # noqa: F401
+import foxhunt_rt.interop  # noqa: F401
 
 TIME_LIMIT_S = 60
 
 
-def run(code: str, env: dict[str, str], output: int) -> None:
+def enter(env: dict[str, str], output: int, errors: int) -> None:
     signal.alarm(TIME_LIMIT_S)
     os.dup2(output, 1)
-    os.dup2(output, 2)
+    os.dup2(errors, 2)
     os.environ.update(env)
+
+
+def run(code: str) -> None:
     status = 0
     try:
         exec(code, dict(vars(raw_driver)))
@@ -36,13 +46,33 @@ def run(code: str, env: dict[str, str], output: int) -> None:
     os._exit(status)
 
 
-for line in sys.stdin:
-    request = json.loads(line)
-    with tempfile.TemporaryFile() as file:
-        pid = os.fork()
-        if pid == 0:
-            run(request["code"], request["env"], file.fileno())
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        file.seek(0)
-        output = file.read().decode()
-    print(json.dumps({"status": status, "output": output}), flush=True)
+def program(code: str) -> None:
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    exec(compile(code, "<script>", "exec"), vars(module))
+
+
+def serve() -> str | None:
+    """Answers requests; returns in a fork that is a program, with its code."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        whole = request.get("whole", False)
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            pid = os.fork()
+            if pid == 0:
+                enter(request["env"], output.fileno(), (errors if whole else output).fileno())
+                if whole:
+                    return str(request["code"])
+                run(request["code"])
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            texts = []
+            for file in (output, errors):
+                file.seek(0)
+                texts.append(file.read().decode())
+        print(json.dumps({"status": status, "output": texts[0], "errors": texts[1]}), flush=True)
+    return None
+
+
+code = serve()
+if code is not None:
+    program(code)
