@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import NoReturn
 
 from foxhunt_rt import __version__
-from foxhunt_rt.cli.errors import ExitCode, UsageError, exit_code, one_line
+from foxhunt_rt.cli.errors import ExitCode, Terminated, UsageError, exit_code, one_line
 
 #: When the command began, for the wall time it reports.
 BEGAN = time.perf_counter()
@@ -44,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of every command."""
     parser = _Parser(prog="foxhunt-rt", description="A DQN trainer whose whole training step is one CUDA graph launch.",
                      epilog="Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 data, 4 this machine lacks "
-                            "something, 5 guard fault, 130 Ctrl-C. More in docs/cli.md.")  # fmt: skip
+                            "something, 5 guard fault, 130 Ctrl-C, 143 SIGTERM. More in docs/cli.md.")  # fmt: skip
     parser.add_argument("--version", action="version", version=f"foxhunt-rt {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, help_line in COMMANDS.items():
@@ -63,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     verbose, as_json = bool({"-v", "--verbose"} & set(argv)), "--json" in argv
     try:
-        return _dispatch(argv)
+        with _terminated():
+            return _dispatch(argv)
     except BrokenPipeError:  # the reader of a pipe left, as `head` does: no message, but not everything was done either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.FAILURE)
@@ -75,6 +80,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if as_json:
             print(json.dumps({"status": "error", "exit_code": int(code), "error": line}), flush=True)
         return int(code)
+
+
+@contextlib.contextmanager
+def _terminated() -> Iterator[None]:
+    """SIGTERM raises as Ctrl-C does, so that files are closed and one line is said. A handler that is there already stays."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise Terminated("terminated; nothing was written")
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _dispatch(argv: list[str]) -> int:

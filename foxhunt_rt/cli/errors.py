@@ -18,6 +18,11 @@ class ExitCode(enum.IntEnum):
     MACHINE = 4  # no driver, no image for this architecture, native parts not built, an optional package missing
     GUARD = 5  # the device guard found a fault and ended training
     INTERRUPTED = 130  # Ctrl-C: 128 + SIGINT
+    TERMINATED = 143  # 128 + SIGTERM
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where nothing better is done about it."""
 
 
 class UsageError(Exception):
@@ -27,6 +32,8 @@ class UsageError(Exception):
 #: Module, class -> exit code; the first that fits counts. By name, so that an error imports nothing: an exception can only
 #: come from a module that is loaded.
 _CODES = (
+    ("foxhunt_rt.cli.errors", "Terminated", ExitCode.TERMINATED),
+    ("foxhunt_rt.train.walkforward", "TrainingTerminated", ExitCode.TERMINATED),
     ("builtins", "KeyboardInterrupt", ExitCode.INTERRUPTED),
     ("foxhunt_rt.cli.errors", "UsageError", ExitCode.USAGE),
     ("foxhunt_rt.config", "ConfigError", ExitCode.USAGE),

@@ -219,7 +219,6 @@ class Context:
         self.closed, self.usable = True, False
         self.cu.cuDevicePrimaryCtxRelease(self.device.handle)
 
-
     def _destroy_owned(self) -> None:
         for finalizer in reversed(list(self._owned.values())):
             entry = finalizer.peek()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,11 +34,15 @@ from foxhunt_rt.train.world import World
 
 logger = logging.getLogger("foxhunt_rt.train")
 
-__all__ = ["TrainingInterrupted", "WalkForward"]
+__all__ = ["TrainingInterrupted", "TrainingTerminated", "WalkForward"]
 
 
 class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C between two launches; the message says what was saved."""
+
+
+class TrainingTerminated(TrainingInterrupted):
+    """The same by SIGTERM, as a scheduler of jobs sends it before it kills."""
 
 
 class WalkForward:
@@ -88,7 +93,7 @@ class WalkForward:
         GuardFault
             The device found something impossible: what was learned before is saved, the fold is lost.
         TrainingInterrupted
-            SIGINT, or `stop`: the state is saved.
+            SIGINT, SIGTERM (`TrainingTerminated`), or `stop`: the state is saved.
         ConfigError
             There is no fold of such a number.
         """
@@ -101,11 +106,12 @@ class WalkForward:
         with Interrupt() as interrupt:
             for index in chosen:
                 fold = FoldRun(self.world, self.world.folds[index], self.log, self.observer,
-                               lambda: interrupt.requested or (stop is not None and stop()))  # fmt: skip
+                               lambda: interrupt.requested > 0 or (stop is not None and stop()))  # fmt: skip
                 try:
                     reports.append(fold.run())
                 except FoldRun.Stopped:
-                    raise TrainingInterrupted(self._interrupted(fold, reports)) from None
+                    kind = TrainingTerminated if interrupt.requested == signal.SIGTERM else TrainingInterrupted
+                    raise kind(self._interrupted(fold, reports)) from None
                 except GuardFault:
                     self._save_progress(reports)
                     self._save_golden(fold)

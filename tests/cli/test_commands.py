@@ -13,7 +13,7 @@ import pytest
 
 from .conftest import ROOT, environment
 
-FAILURE, GUARD, INTERRUPTED = 1, 5, 130
+FAILURE, GUARD, INTERRUPTED, TERMINATED = 1, 5, 130, 143
 
 SMALL = """
 [network]
@@ -118,7 +118,8 @@ def started(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
                             stderr=subprocess.PIPE, env=environment(FOXHUNT_CACHE=str(tmp_path / "cache")))  # fmt: skip
 
 
-def test_ctrl_c_in_training_saves_a_whole_state(tmp_path, small):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])
+def test_a_signal_in_training_saves_a_whole_state(tmp_path, small, number, code):
     from foxhunt_rt.dqn.checkpoint import load_checkpoint
 
     process = started(tmp_path, "train", "--synthetic", *small, "--set", "train.steps_per_epoch=1000000")
@@ -127,9 +128,9 @@ def test_ctrl_c_in_training_saves_a_whole_state(tmp_path, small):
         if line.startswith("fold 1"):
             break
     time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=100)
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == code
     assert "interrupted in fold 1, epoch 1" in err.splitlines()[-1]
     assert "saved in" in err.splitlines()[-1]
     assert "Traceback" not in err
@@ -141,17 +142,19 @@ def test_ctrl_c_in_training_saves_a_whole_state(tmp_path, small):
     assert not list(run.rglob("*.tmp"))
 
 
-def test_ctrl_c_before_training_says_that_nothing_was_written(tmp_path, small):
+@pytest.mark.parametrize(("number", "code", "word"),
+                         [(signal.SIGINT, INTERRUPTED, "interrupted"), (signal.SIGTERM, TERMINATED, "terminated")])  # fmt: skip
+def test_a_signal_before_training_says_that_nothing_was_written(tmp_path, small, number, code, word):
     process = started(tmp_path, "train", "--synthetic", *small, "--set", "market.synthetic_bars=3000000")
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=2.5)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=100)
     finally:
         process.kill()
-    assert process.returncode == INTERRUPTED
-    assert err.splitlines()[-1] == "foxhunt-rt: interrupted; nothing was written"
+    assert process.returncode == code
+    assert err.splitlines()[-1] == f"foxhunt-rt: {word}; nothing was written"
     assert not (tmp_path / "work" / "runs").exists()
     assert not [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] if (tmp_path / "cache").exists() else True
 

@@ -16,12 +16,14 @@ import traceback
 import types
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).resolve().parents[2] / p) for p in ("", "tools"))]
-# Imported once for all forks; loads no driver.
-import cuda.bindings.driver  # noqa: F401
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent))
+import cuda.bindings.driver  # noqa: F401  (imported once for all forks; loads no driver)
 import raw_driver
 
-import foxhunt_rt.dqn  # noqa: F401
+import foxhunt_rt.dqn
 import foxhunt_rt.interop  # noqa: F401
 
 TIME_LIMIT_S = 60

@@ -116,7 +116,12 @@ thread.start()
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+#: Those that differ most from one another; the others are slow tests only because they are many.
+ALWAYS = ("learner and agent", "left in builtins", "sys.exit in a capture", "dropped in a capture", "work still queued",
+          "a daemon thread that goes on launching", "a daemon thread in a capture")  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [e if e in ALWAYS else pytest.param(e, marks=pytest.mark.slow) for e in ENDS])
 def test_exit_is_quiet(program: Program, end: str) -> None:
     ended = program(EVERYTHING + ENDS[end] + "\nprint('reached')" * ("sys.exit" not in end))
     assert (ended.status, ended.errors) == (0, ""), ended

@@ -29,7 +29,9 @@ def goes_on(child):
 
 
 def test_whatever_the_child_uses_is_a_clear_error(program: Program) -> None:
-    ended = program(BUILT + """
+    ended = program(
+        BUILT
+        + """
 uses = {
     "to_numpy": x.to_numpy, "copy_from": lambda: x.copy_from(np.zeros(64, np.float32)), "fill": x.fill,
     "host": lambda: m.host, "mapped to_numpy": m.to_numpy, "poll": m.poll, "export": x.__dlpack__,
@@ -39,7 +41,8 @@ uses = {
     "array": lambda: rt.array(np.zeros(4), "a"), "mapped": lambda: rt.mapped(4, np.float32, "n"),
     "wrap": lambda: interop.wrap(rt, np.zeros(4), "w"), "synchronize": rt.synchronize, "done": lambda: rt.stream.done,
     "user": lambda: rt.ungraphed("u").launch("add_scalar", (1,), (64,), dict(x=x, value=1.0, n=64)),
-    "capture": lambda: capture(rt.stream).__enter__(), "memory_info": rt.context.memory_info, "event": lambda: fx.driver.Event(rt.context),
+    "capture": lambda: capture(rt.stream).__enter__(), "memory_info": rt.context.memory_info,
+    "event": lambda: fx.driver.Event(rt.context),
     "stream": lambda: fx.driver.Stream(rt.context), "name": lambda: rt.device.name, "a new runtime": fx.Runtime,
 }
 child = os.fork()
@@ -55,13 +58,16 @@ if child == 0:
     print(wrong, repr(x)[:14], flush=True)
     os._exit(0)
 goes_on(child)
-""")
+"""
+    )
     assert (ended.status, ended.output, ended.errors) == (0, "[] <DeviceBuffer \n", ""), ended
 
 
 def test_the_child_lets_go_in_silence(program: Program) -> None:
     """By close, by collection and at its own exit, while the parent's objects stay."""
-    ended = program(BUILT + """
+    ended = program(
+        BUILT
+        + """
 child = os.fork()
 if child == 0:
     step.close(); x.free(); rt.close()
@@ -76,12 +82,15 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 step.launch()
 assert x.to_numpy()[0] == 3
-""")
+"""
+    )
     assert (ended.status, ended.errors) == (0, ""), ended
 
 
 def test_a_fork_inside_a_capture(program: Program) -> None:
-    ended = program(BUILT + """
+    ended = program(
+        BUILT
+        + """
 with rt.context.current(), capture(rt.stream) as recording:
     child = os.fork()
     if child == 0: sys.exit(0)
@@ -90,7 +99,8 @@ with rt.context.current(), capture(rt.stream) as recording:
 assert [n.kind for n in recording.graph.nodes()] == ["memset"]
 step.launch()
 assert x.to_numpy()[0] == 2
-""")
+"""
+    )
     assert (ended.status, ended.errors) == (0, ""), ended
 
 

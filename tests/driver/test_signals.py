@@ -38,7 +38,9 @@ def is_whole(current=False):
 
 
 def test_ctrl_c_in_the_step_loop(program: Program) -> None:
-    ended = program(BUILT + """
+    ended = program(
+        BUILT
+        + """
 step = build()
 x.fill(0)
 launched = 0
@@ -52,12 +54,16 @@ except KeyboardInterrupt:
     ran = int(x.to_numpy()[10])
     print(ran - launched in (0, 1))  # the launch it came in has run or has not, and all before it have
 is_whole()
-""")
+"""
+    )
     assert (ended.status, ended.output, ended.errors) == (0, "True\n", ""), ended
 
 
-@pytest.mark.parametrize("wait", ["rt.synchronize()", "x.to_numpy()", "x.copy_from(np.zeros(64, np.float32))", "done.synchronize()",
-                                  "step.close()", "rt.close()"])  # fmt: skip
+WAITS = ["rt.synchronize()", "x.to_numpy()", "x.copy_from(np.zeros(64, np.float32))", "done.synchronize()", "step.close()",
+         "rt.close()"]  # fmt: skip
+
+
+@pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_while_waiting(program: Program, wait: str) -> None:
     """The driver's wait cannot be broken off: it ends with the device's work, and then the exception comes."""
     ended = program(BUILT + f"""
@@ -78,7 +84,9 @@ if "rt.close" not in {wait!r}: is_whole()
 
 def test_ctrl_c_before_every_driver_call_of_a_build(program: Program) -> None:
     """One after another: an interrupted build leaves no capture, no module, no allocation, and the next one works."""
-    ended = program(BUILT + """
+    ended = program(
+        BUILT
+        + """
 from collections import Counter
 class Interrupts(Counter):
     '''Raises KeyboardInterrupt before the driver call of a number.'''
@@ -112,13 +120,16 @@ for at in range(1, 10_000):
     assert not captures.active and gc.isenabled()
 print(interrupted > 50)
 is_whole()
-""")
+"""
+    )
     assert (ended.status, ended.output, ended.errors) == (0, "True\n", ""), ended
 
 
 def test_ctrl_c_at_any_moment_of_building_and_launching(program: Program) -> None:
     """By a timer, wherever it strikes."""
-    ended = program(BUILT + """
+    ended = program(
+        BUILT
+        + """
 build().close()
 begun = time.perf_counter()
 build().close()
@@ -137,7 +148,8 @@ for k in range(25):
 print(struck > 5)
 signal.signal(signal.SIGALRM, signal.SIG_DFL)
 is_whole(current=True)  # our context may have stayed current
-""")
+"""
+    )
     assert (ended.status, ended.output, ended.errors) == (0, "True\n", ""), ended
 
 
