@@ -127,3 +127,57 @@ def test_each_edge_of_the_learners_step_is_needed_and_missed_when_it_is_removed(
         # An epilogue follows everything; where no declaration asks for that, there is nothing to miss.
         assert (found > 0) is declared, edge
     assert isolation[2] == 0
+
+
+COMPOSED = """
+import json, sys
+sys.path.insert(0, "tests/graph")
+import numpy as np, foxhunt_rt as fx
+from foxhunt_rt.graph import Flag
+from foxhunt_rt.graph.plan import StepPlan
+import composed
+
+rt = fx.Runtime()
+sim = fx.driver.hostsim()
+word = rt.array(np.ones(1, np.uint32), "word")
+for seed in range({seeds}):
+    when = {{k: Flag(word) for k in (3, 7, 11)}} if seed % 2 else {{}}
+    on = composed.buffers(rt, 8, seed)
+    step = composed.composed(rt, on, 13, seed, when).build()
+    every, order, start = list(step.edges), step.children, step.state.snapshot()
+    def findings(executable):
+        step.state.restore(start)  # after some steps without an input nothing changes any more, and no order can be told
+        before = sim.fxHostsimCounter(b"overlap")
+        assert sim.fxHostsimConfigure(b"overlap", 2) == 0
+        with rt.context.current(): executable.launch(rt.stream)
+        rt.synchronize()
+        assert sim.fxHostsimConfigure(b"overlap", 0) == 0
+        return sim.fxHostsimCounter(b"overlap") - before
+    whole = findings(step.executable)
+    missed = []
+    for edge in every:
+        StepPlan.dependencies, kept = (lambda plan, total_order=False: [e for e in every if e != edge]), StepPlan.dependencies
+        with rt.context.current():
+            made = step._composer.compose(step.graphs, step.conditions)
+            executable = made.parent.instantiate(rt.stream)
+        StepPlan.dependencies = kept
+        if not findings(executable): missed.append([order[i].name for i in edge])
+        executable.close()
+    print(json.dumps([seed, len(step.children), len(every), whole, missed]))
+    step.close()
+"""
+
+
+@pytest.mark.parametrize("seeds", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_each_edge_of_plans_of_thirteen_children_is_missed_when_it_is_removed(seeds: int) -> None:
+    """Random plans, half of them with children behind IF nodes (not neighbours, which share one and with it their edges)."""
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "FOXHUNT_DRIVER": "hostsim", "FOXHUNT_HOSTSIM": "", "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", COMPOSED.format(seeds=seeds)], env=env, cwd=root, text=True, capture_output=True,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plans = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(plans) == seeds
+    for seed, children, edges, whole, missed in plans:
+        assert (children, whole, missed) == (13, 0, []), f"seed {seed}"
+        assert edges >= 10
