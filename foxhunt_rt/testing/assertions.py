@@ -6,6 +6,7 @@ They raise plain `AssertionError` and need no pytest.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ def assert_isolated(runtime: Runtime) -> None:
 def assert_no_sync(runtime: Runtime | None = None) -> Iterator[DriverCalls]:
     """No driver call of the with block waits for the device. Under hostsim, and under FOXHUNT_TRACE, the calls of other
     libraries count too."""
+    gc.collect()  # what was garbage before is not freed in the block
     with DriverCalls() as calls:
         yield calls
     _refuse(calls, synchronizes, "synchronizing calls", "read results from mapped memory, a step later", runtime)
@@ -74,6 +76,7 @@ def assert_no_sync(runtime: Runtime | None = None) -> Iterator[DriverCalls]:
 @contextlib.contextmanager
 def assert_no_allocation(runtime: Runtime | None = None) -> Iterator[DriverCalls]:
     """No driver call of the with block allocates, frees, loads, unloads, creates, destroys or sets an attribute or a limit."""
+    gc.collect()  # what was garbage before is not freed in the block
     with DriverCalls() as calls:
         yield calls
     _refuse(
@@ -92,6 +95,7 @@ def assert_calls(expected: Mapping[str, int], *, also: Collection[str] = PLUMBIN
 
     The strictest of the three: ``with assert_calls({"cuGraphLaunch": 1000}): ...`` leaves room for nothing.
     """
+    gc.collect()  # what was garbage before is not freed in the block
     with DriverCalls() as calls:
         yield calls
     wrong = [f"{calls.found.get(name, 0):,} {name}, expected {count:,}" for name, count in expected.items()
