@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Thread -> the streams it captures. Empty almost always, and hot paths look at that alone.
 active: dict[int, list[Stream]] = {}
-_deferred: list[Callable[[], object]] = []
+_deferred: list[tuple[object, Callable[[], object]]] = []  # with the context it belongs to
 
 
 @contextlib.contextmanager
@@ -38,12 +38,19 @@ def noted(stream: Stream) -> Iterator[None]:
         if not streams:
             active.pop(thread, None)
         while _deferred and not active:
-            _deferred.pop(0)()
+            _deferred.pop(0)[1]()
 
 
-def defer(destroy: Callable[[], object]) -> None:
+def defer(context: object, destroy: Callable[[], object]) -> None:
     """Calls ``destroy`` when no thread captures any more: it frees, or waits for a stream that may be capturing."""
-    _deferred.append(destroy)
+    _deferred.append((context, destroy))
+
+
+def take_deferred(context: object) -> list[Callable[[], object]]:
+    """What was left for later of one context, which is about to close: to be called now, while it still can."""
+    found = [destroy for owner, destroy in _deferred if owner is context]
+    _deferred[:] = [entry for entry in _deferred if entry[0] is not context]
+    return found
 
 
 def refuse(what: str) -> None:

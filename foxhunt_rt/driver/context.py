@@ -59,18 +59,18 @@ def _park() -> None:
 
 
 def _quietly(destroy: Callable[..., object], *args: Any) -> None:
-    """A destructor never raises: what it could not destroy goes with the context, and the others still get their turn. It may
-    run at any moment, so also inside a capture, where nothing is freed: then it waits for the end of that."""
-    if captures.active:
-        captures.defer(lambda: _quietly(destroy, *args))
-        return
+    """A destructor never raises: what it could not destroy goes with the context, and the others still get their turn."""
     with contextlib.suppress(FoxhuntError):
         destroy(*args)
 
 
 def _finish(context: Context, number: int, destroy: Callable[..., object], *args: Any) -> None:
+    """A destructor may run at any moment, so also inside a capture, where nothing is freed: then it waits for the end of that."""
     context._owned.pop(number, None)
-    _quietly(destroy, context, *args)
+    if captures.active and not context._closing:
+        captures.defer(context, lambda: _quietly(destroy, context, *args))
+    else:
+        _quietly(destroy, context, *args)
 
 
 class Device:
@@ -141,7 +141,7 @@ class Context:
         self.usable = True
         self._dead: DriverError | None = None
         self._forked = False
-        self.closed = False
+        self.closed = self._closing = False
         self._owned: dict[int, weakref.finalize[..., Any]] = {}  # by number, in the order of making
         self._numbers = itertools.count()
         _contexts.add(self)
@@ -220,6 +220,10 @@ class Context:
         self.cu.cuDevicePrimaryCtxRelease(self.device.handle)
 
     def _destroy_owned(self) -> None:
+        # Nothing can wait any more, though another thread may be capturing in a context of its own.
+        self._closing = True
+        for destroy in captures.take_deferred(self):
+            destroy()
         for finalizer in reversed(list(self._owned.values())):
             entry = finalizer.peek()
             if entry is not None and not getattr(entry[0], "exports", 0):

@@ -11,7 +11,8 @@ from foxhunt_rt.driver.errors import CaptureError, FoxhuntError
 
 def _destroy(context: Context, destroy_name: str, handle: object) -> None:
     if context.usable:
-        getattr(context.cu, destroy_name)(handle)  # a destructor never raises; a dead context owns nothing any more
+        with context.current():  # without one the driver refuses, and the stream stays
+            getattr(context.cu, destroy_name)(handle)  # a destructor never raises; a dead context owns nothing any more
 
 
 class Stream:
