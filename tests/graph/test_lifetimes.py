@@ -200,3 +200,20 @@ def test_a_closed_graph_says_so(runtime: Runtime, x: Any, word: Any) -> None:
                 lambda: step.update(step.plan), lambda: step.set("a", "add_scalar", value=2.0)):  # fmt: skip
         with pytest.raises(LifetimeError, match="again is closed: build the plan again|is closed"):
             use()
+
+
+@pytest.mark.hostsim
+def test_a_closed_runtime_leaves_nothing(runtime: Runtime) -> None:
+    """Also its streams and events, for which the driver wants a current context, and none is where close is called."""
+    sim = driver.hostsim()
+    assert sim is not None
+
+    def again() -> list[int]:
+        with Runtime() as other:
+            y, flag = other.zeros(N, np.float32, "x"), other.zeros(1, np.uint32, "flag")
+            other.stream.wait(runtime.stream)  # makes an event
+            build(other, y, flag, steps_per_launch=2).launch()
+        gc.collect()
+        return [int(sim.fxHostsimCounter(name)) for name in LIVE]
+
+    assert again() == again()
