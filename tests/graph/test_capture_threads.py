@@ -40,7 +40,10 @@ def test_a_runtime_closed_during_the_capture_of_another_thread_frees_all(runtime
     assert sim is not None
 
     def alive() -> list[int]:
-        return [sim.fxHostsimCounter(f"live.{kind}".encode()) for kind in ("allocations", "streams", "modules", "graph_execs")]
+        return [
+            sim.fxHostsimCounter(f"live.{kind}".encode())
+            for kind in ("allocations", "streams", "modules", "graph_execs")
+        ]
 
     with Stream(runtime.context) as stream:
         before = alive()
