@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,6 +79,23 @@ class Function:
             raise error.at(kernel=self.name, grid=tuple(grid), block=tuple(block)) from None
 
 
+#: What the driver answers to an image that is not for its device.
+_MISFITS = ("CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_IMAGE", "CUDA_ERROR_INVALID_PTX",
+            "CUDA_ERROR_UNSUPPORTED_PTX_VERSION")  # fmt: skip
+_CUDA, _X86_64, _AARCH64 = 190, 62, 183  # e_machine of an ELF file
+
+
+def architecture(image: bytes) -> str:
+    """What an image was built for: ``"sm_90"`` of a cubin, ``"host"`` of one for hostsim, ``"ptx sm_90"``, or ``"unknown"``."""
+    if image[:4] == b"\x7fELF" and len(image) >= 52:
+        machine, flags = int.from_bytes(image[18:20], "little"), int.from_bytes(image[48:52], "little")
+        if machine == _CUDA:  # the number moved by a byte with version 8 of the ABI, that is with CUDA 13
+            return f"sm_{flags >> 8 & 0xFF if image[8] >= 8 else flags & 0xFF}"
+        return "host" if machine in (_X86_64, _AARCH64) else "unknown"
+    target = re.search(rb"^\s*\.target\s+(sm_\w+)", image, re.MULTILINE)
+    return f"ptx {target[1].decode()}" if target else "unknown"
+
+
 def _unload(context: Context, handle: Any) -> None:
     if context.usable:
         with context.current():
@@ -106,6 +124,8 @@ class Module:
             with context.current():
                 self.handle = context.call(context.cu.cuModuleLoadData, ctypes.addressof(keep))
         except DriverError as error:
+            if error.name in _MISFITS:
+                error.at(image=f"for {architecture(image)}", device=context.device.architecture)
             raise error.at(module=name) from None
         self.pins = 0
         self._functions: dict[str, Function] = {}

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from foxhunt_rt.driver import DriverError, FoxhuntError, OutOfMemory
+from foxhunt_rt.driver.module import architecture
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +84,35 @@ def test_an_unknown_driver_is_refused(value, text):
 def test_import_initializes_nothing():
     done = run("import foxhunt_rt.graph, sys; print('cuda.bindings.driver' in sys.modules, 'pynvml' in sys.modules)")
     assert done.stdout == "False False\n" and done.stderr == ""
+
+
+def test_no_module_loads_a_driver_or_changes_the_environment_when_imported():
+    done = run("import importlib, pkgutil, signal, sys\n"
+               "before = dict(os.environ)\n"
+               "handlers = [signal.getsignal(n) for n in signal.valid_signals()]\n"
+               "names = [m.name for m in pkgutil.walk_packages(fx.__path__, 'foxhunt_rt.') if not m.name.endswith('__main__')]\n"
+               "for name in names: importlib.import_module(name)\n"
+               "maps = open('/proc/self/maps').read()\n"
+               "assert 'libcuda.so' not in maps and 'hostsim' not in maps and 'nvidia-ml' not in maps\n"
+               "assert dict(os.environ) == before\n"
+               "assert [signal.getsignal(n) for n in signal.valid_signals()] == handlers\n"
+               "print(len(names) > 80)")  # fmt: skip
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_an_image_for_another_architecture_names_both(runtime):
+    from foxhunt_rt.driver import Module
+    from foxhunt_rt.kernels import images
+
+    here = runtime.device.architecture
+    shipped = images.find("add_scalar", here).read()
+    assert architecture(shipped) in (here, f"ptx {here}")
+    # A cubin for a device that there will never be: the header of a real one, with another number in its flags.
+    elf = bytearray(b"\x7fELF\2\1\1A\x08" + bytes(55))
+    elf[18:20], elf[48:52] = (190).to_bytes(2, "little"), (0x06000004 | 31 << 8).to_bytes(4, "little")
+    for image, name in ((bytes(elf), "sm_31"), (b"\n.version 8.0\n.target sm_999\n.address_size 64\n\0", "ptx sm_999")):
+        with pytest.raises(DriverError, match=rf"image for {name}, device {here}"):
+            Module(runtime.context, image, "foreign")
 
 
 def test_the_current_context_is_put_back():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import numpy as np
@@ -199,6 +200,27 @@ def test_a_failure_in_a_capture_ends_it_and_the_next_succeeds(runtime):
     step.launch()
     assert x.to_numpy()[0] == 1
     step.close()
+
+
+def test_a_host_node_is_refused(runtime):
+    """A Python function has no place in a replayed graph: each replay would wait for the interpreter."""
+    x = runtime.zeros(N, np.float32, "x")
+    plan = runtime.plan("host node")
+    with plan.child("a", reads=[], writes=[x]) as c:
+        add(c, x, 1.0)
+        add(c, x, 1.0)
+    called = []
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(called.append)
+
+    class Calls:
+        def issue(self, context, stream, functions):
+            entry = context.cu.CUhostFn(ctypes.cast(function, ctypes.c_void_p).value)
+            context.call(context.cu.cuLaunchHostFunc, stream.handle, entry, 0)
+
+    plan.children[0].ops[1] = Calls()
+    with pytest.raises(CaptureError, match="child a captured a host node: Python has no place in a replayed graph"):
+        plan.build()
+    assert called == []
 
 
 @pytest.mark.parametrize("past_us", [False, True])
