@@ -97,6 +97,7 @@ class Device:
 
     @property
     def name(self) -> str:
+        """As the driver says it, for example ``"NVIDIA H200"``."""
         return str(call(self._cu.cuDeviceGetName, 256, self.handle).split(b"\0")[0].decode())
 
     @property

@@ -87,7 +87,7 @@ class Graph:
 
     def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
                    shared: int = 0) -> None:  # fmt: skip
-        """Replaces the parameters of a kernel node. Executables made before keep theirs.
+        """Replaces the parameters of a kernel node, which are as in `Graph.add_kernel`. Executables made before keep theirs.
 
         In a capture: legal. Synchronizes: no. Allocates: no.
         """
@@ -106,7 +106,8 @@ class Graph:
             )
 
     def add_conditional(self, kind: str, handle: Any, after: Sequence[Any]) -> tuple[Any, Graph]:
-        """Adds an ``"IF"`` or ``"WHILE"`` node; returns it and its body, an empty graph that belongs to the node.
+        """Adds a node of ``kind`` ``"IF"`` or ``"WHILE"`` that goes by ``handle``, behind the nodes ``after``; returns it
+        and its body, an empty graph that belongs to the node.
 
         In a capture: legal. Synchronizes: no. Allocates: yes.
         """
@@ -200,7 +201,9 @@ class Graph:
 
 
 class GraphExec:
-    """An instantiated graph. It keeps its graph alive, and with it whatever the graph layer ties to it."""
+    """An instantiated graph. Made by `Graph.instantiate`. It keeps its graph alive, and with it whatever the graph layer
+    ties to it.
+    """
 
     def __init__(self, context: Context, handle: Any, stream: Stream, graph: Graph) -> None:
         self.context, self.handle, self.graph = context, handle, graph
@@ -209,8 +212,8 @@ class GraphExec:
 
     def set_kernel(self, node: Any, function: Function, grid: Sequence[int], block: Sequence[int], params: int,
                    shared: int = 0) -> None:  # fmt: skip
-        """Replaces the parameters of a kernel node (of the graph it was made from, nested in a child too) for the launches
-        from now on; launches that are queued keep theirs.
+        """Replaces the parameters, as in `Graph.add_kernel`, of a node of the graph it was made from, nested in a child
+        too, for the launches from now on; launches that are queued keep theirs.
 
         In a capture: legal. Synchronizes: no. Allocates: no.
         """

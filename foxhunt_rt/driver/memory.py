@@ -124,10 +124,12 @@ class Buffer:
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def alive(self) -> bool:
+        """Whether its memory is there: not freed, and the context usable."""
         return self.allocation.alive
 
     def __len__(self) -> int:
@@ -190,6 +192,9 @@ class Buffer:
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:  # fmt: skip
         """A capsule over the same memory, which stays allocated until the consumer lets go of it.
+
+        The parameters are those of the Array API standard: the consumer's ``stream``, ``max_version`` of DLPack,
+        ``dl_device``, and ``copy``, which is refused.
 
         On a GPU the consumer's stream waits for the runtime's, and the host does not; memory that the CPU reads is synchronized
         with first.
@@ -287,7 +292,8 @@ class DeviceBuffer(Buffer):
 
 
 def memset(context: Context, buffer: Buffer, value: int | float, stream: Stream) -> None:
-    """Queues a memset of every element, 32 bits wide wherever the size allows (known failure K18).
+    """Queues on ``stream`` a memset of every element of ``buffer`` to ``value``, 32 bits wide wherever the size allows
+    (known failure K18).
 
     In a capture: recorded. Synchronizes: no. Allocates: no.
     """
@@ -301,7 +307,7 @@ def memset(context: Context, buffer: Buffer, value: int | float, stream: Stream)
 
 
 def copy_device(context: Context, target: Buffer, source: Buffer, stream: Stream) -> None:
-    """Queues a copy of one buffer into another of the same size.
+    """Queues on ``stream`` a copy of ``source`` into ``target``, of the same size.
 
     In a capture: recorded. Synchronizes: no. Allocates: no.
     """

@@ -62,7 +62,8 @@ class Function:
         self._sealed = True
 
     def launch(self, grid: Sequence[int], block: Sequence[int], params: int, stream: Stream, shared: int = 0) -> None:
-        """Queues the kernel. ``params`` is the address of an array with one pointer, to the argument struct.
+        """Queues the kernel on ``stream``: ``grid`` blocks of ``block`` threads, up to three sizes each, ``shared`` bytes
+        of dynamic shared memory. ``params`` is the address of an array with one pointer, to the argument struct.
         The caller makes the context current.
 
         In a capture: recorded. Synchronizes: no. Allocates: no.

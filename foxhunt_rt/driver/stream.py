@@ -56,6 +56,7 @@ class Stream:
 
     @property
     def capturing(self) -> bool:
+        """Whether a capture of this stream is under way, valid or not, whoever began it."""
         cu = self.context.cu
         with self.context.current():
             status = self.context.call(cu.cuStreamIsCapturing, self.handle)

@@ -182,6 +182,7 @@ class Child:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
+        """Everything that it declares, and the word of its flag."""
         return (*self.reads, *self.writes, *self.private, *((self.when.word,) if self.when else ()))
 
     def written_ranges(self) -> list[tuple[int, int]]:
@@ -225,6 +226,7 @@ class Child:
         )
 
     def check_alive(self) -> None:
+        """Raises LifetimeError for a declared buffer that was freed."""
         for buffer in self.buffers:
             if not buffer.alive:
                 raise LifetimeError(f"child {self.name} uses {buffer.label}, which was freed: rebuild the plan")

@@ -40,6 +40,7 @@ class FlatComparison:
 
     @property
     def bitwise_equal(self) -> bool:
+        """Whether no bit differed."""
         return self.difference is None
 
 

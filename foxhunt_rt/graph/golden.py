@@ -82,6 +82,7 @@ class Golden:
 
     @property
     def steps(self) -> int:
+        """How many steps were recorded."""
         return int(self.meta["steps"])
 
     @property

@@ -263,11 +263,11 @@ class PlanningRuntime(Runtime):
         return _NoAllocation(self, ptr, item), 0, dims, kind, label
 
     def empty(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
-        """Lists the allocation. Legal everywhere."""
+        """Lists what `Runtime.empty` would allocate. Legal everywhere."""
         return PlannedBuffer(*self._allocation(shape, dtype, label, mapped=False))
 
     def mapped(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> MappedBuffer:
-        """Lists the allocation. Legal everywhere."""
+        """Lists what `Runtime.mapped` would allocate. Legal everywhere."""
         return PlannedMappedBuffer(*self._allocation(shape, dtype, label, mapped=True))
 
     def plan(self, name: str = "step") -> StepPlan:

@@ -98,7 +98,7 @@ class StepPlan:
 
     def epilogue(self, name: str, reads: Iterable[Buffer] = (), writes: Iterable[Buffer] = (),
                  private: Iterable[Buffer] = ()) -> Child:  # fmt: skip
-        """Like `child`, for the one recipe that follows every other: it joins all ends of the step."""
+        """Like `StepPlan.child`, for the one recipe that follows every other: it joins all ends of the step."""
         if self.tail is not None:
             raise FoxhuntError(f"plan {self.name} has an epilogue already ({self.tail.name})")
         self.tail = Child(name, reads, writes, private)
@@ -111,6 +111,7 @@ class StepPlan:
 
     @property
     def volatile_fields(self) -> list[tuple[Buffer, tuple[str, ...]]]:
+        """What `volatile` declared: buffers, each with its fields, none for all of it."""
         return list(self._volatile.values())
 
     def sequence(self) -> list[Child]:

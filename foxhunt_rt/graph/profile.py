@@ -67,6 +67,7 @@ class LaunchTime:
 
     @property
     def threads(self) -> int:
+        """Threads of the whole grid; 0 for a copy or a fill."""
         return int(np.prod(self.grid) * np.prod(self.block)) if self.grid else 0
 
 

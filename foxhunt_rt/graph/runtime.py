@@ -59,11 +59,23 @@ class Runtime:
         return driver.kind()
 
     def empty(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
-        """Device memory with undefined contents. In a capture: refused. Synchronizes: no. Allocates: yes."""
+        """Device memory with undefined contents.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Every dimension at least 1.
+        dtype : dtype_like
+            Of structs too: `abi.dtype` gives those of the kernels.
+        label : str
+            What errors, the memory plan and the sanitizer call it.
+        """
         return DeviceBuffer.allocate(self.stream, shape, dtype, label)
 
     def zeros(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
-        """Device memory set to zero, in the order of the runtime's stream.
+        """`Runtime.empty`, set to zero, in the order of the runtime's stream.
 
         In a capture: refused. Synchronizes: no. Allocates: yes.
         """
@@ -79,7 +91,7 @@ class Runtime:
         return buffer
 
     def mapped(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> MappedBuffer:
-        """Pinned host memory that kernels address, set to zero.
+        """Pinned host memory that kernels address, set to zero. Parameters as `Runtime.empty`.
 
         In a capture: refused. Synchronizes: no. Allocates: yes.
         """

@@ -46,6 +46,7 @@ class State:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all its buffers."""
         return sum(b.nbytes for b in self.buffers)
 
     def snapshot(self) -> list[npt.NDArray[Any]]:

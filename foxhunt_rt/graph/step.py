@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class StepGraph:
-    """The executable of a plan. It keeps everything it names alive: modules, buffers, children.
+    """The executable of a plan. Made by `StepPlan.build`. It keeps everything it names alive: modules, buffers, children.
 
     In a capture: refused. Synchronizes: yes. Allocates: yes.
 

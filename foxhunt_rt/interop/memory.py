@@ -80,7 +80,9 @@ def to_numpy(rt: Runtime, array: Any, label: str) -> np.ndarray[Any, Any]:
 
 
 def from_dlpack(rt: Runtime, array: Any, label: str) -> Buffer:
-    """`wrap` by DLPack. In a capture: refused. Synchronizes: no. Allocates: may, host memory is page-locked."""
+    """`interop.wrap` by DLPack, with its parameters. In a capture: refused. Synchronizes: no. Allocates: may, host memory
+    is page-locked.
+    """
     captures.refuse(f"{label}: wrapping")
     kind, ordinal = (int(n) for n in array.__dlpack_device__())
     stream: dict[str, Any] = {}

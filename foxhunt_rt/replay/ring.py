@@ -320,7 +320,8 @@ class Replay:
 
     def fill(self, staging: Staging, action: npt.ArrayLike, reward: npt.ArrayLike, terminated: npt.ArrayLike,
              truncated: npt.ArrayLike, absent: npt.ArrayLike | None = None, **states: npt.ArrayLike) -> None:  # fmt: skip
-        """The first half of `insert_batch`: checks host arrays and copies them to `staging`, for a recorded insert.
+        """The first half of `Replay.insert_batch`, with its parameters: checks host arrays and copies them to `staging`,
+        for a recorded insert.
 
         `absent`, bool (E,): where the environment has no transition this time.
 
