@@ -87,12 +87,14 @@ def test_no_other_buffer_carries_anything_from_step_to_step(agent: Agent) -> Non
     assert len(set(expected)) == 4
 
 
-@pytest.mark.parametrize("inserts", [0, 2, 20, 150])  # 150: the ring has come round
-def test_resuming_is_bit_exact(runtime: Runtime, tmp_path: Path, inserts: int) -> None:
+@pytest.mark.parametrize(("inserts", "steps_per_launch"), [(0, 1), (2, 1), (20, 1), (20, 3), (150, 1)])
+def test_resuming_is_bit_exact(runtime: Runtime, tmp_path: Path, inserts: int, steps_per_launch: int) -> None:
+    """150 inserts: the ring has come round."""
     path = tmp_path / "agent.safetensors"
+    config = CONFIG.merged({"train": {"steps_per_launch": steps_per_launch}})
 
     def begin() -> tuple[Agent, World]:
-        agent, world = Agent(STATE, BRANCHES, CONFIG, runtime, environments=ENVIRONMENTS), World(7)
+        agent, world = Agent(STATE, BRANCHES, config, runtime, environments=ENVIRONMENTS), World(7)
         fill(agent, world, inserts)
         if agent.ready:
             agent.learner.set(lr=2e-4)  # what was changed by hand goes on too
