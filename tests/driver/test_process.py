@@ -33,29 +33,6 @@ def test_exit_with_live_objects_is_quiet():
     assert (done.returncode, done.stdout, own_lines(done.stderr)) == (0, "launched\n", [])
 
 
-def test_exit_after_an_exception_in_a_capture_is_quiet():
-    done = run("from foxhunt_rt.driver import capture\n"
-               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x')\n"
-               "try:\n"
-               "    with capture(rt.stream): raise ValueError('in the middle')\n"
-               "except ValueError: pass\n"
-               "x.fill(3); print(x.to_numpy())")  # fmt: skip
-    assert (done.returncode, done.stdout, own_lines(done.stderr)) == (0, "[3. 3. 3. 3.]\n", [])
-
-
-def test_use_after_fork_is_a_clear_error():
-    done = run("from foxhunt_rt.driver import LifetimeError\n"
-               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x')\n"
-               "pid = os.fork()\n"
-               "if pid == 0:\n"
-               "    try: x.to_numpy()\n"
-               "    except LifetimeError as e: print('child:', e, flush=True)\n"
-               "    os._exit(0)\n"
-               "os.waitpid(pid, 0); print('parent:', x.to_numpy()[0])")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "child: this CUDA context belongs to the parent process" in done.stdout and "parent: 0.0" in done.stdout
-
-
 def test_a_dead_context_reports_its_first_cause_and_the_process_lives():
     done = run("from foxhunt_rt.driver import DriverError, ContextDead\n"
                "from foxhunt_rt import kernels\n"
@@ -113,15 +90,6 @@ def test_an_image_for_another_architecture_names_both(runtime):
     for image, name in ((bytes(elf), "sm_31"), (b"\n.version 8.0\n.target sm_999\n.address_size 64\n\0", "ptx sm_999")):
         with pytest.raises(DriverError, match=rf"image for {name}, device {here}"):
             Module(runtime.context, image, "foreign")
-
-
-def test_the_current_context_is_put_back():
-    done = run("from foxhunt_rt.driver import load\n"
-               "cu = load(); before = int(cu.cuCtxGetCurrent()[1])\n"
-               "rt = fx.Runtime(); x = rt.zeros(4, np.float32, 'x')\n"
-               "x.fill(1); x.to_numpy(); rt.context.memory_info()\n"
-               "print(before, int(cu.cuCtxGetCurrent()[1]))")  # fmt: skip
-    assert done.stdout == "0 0\n", done.stderr
 
 
 def test_errors_are_picklable():

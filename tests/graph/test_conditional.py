@@ -256,25 +256,6 @@ def test_gated_children_within_k_steps(runtime: Runtime, built: list[StepGraph])
     assert step.verify(steps=10).bitwise_equal
 
 
-def test_memory_and_modules_are_flat_over_rebuilds(runtime: Runtime) -> None:
-    from foxhunt_rt.driver import live_allocations
-
-    word = runtime.zeros(1, np.uint32, "word")
-
-    def once() -> None:
-        steps: list[StepGraph] = []
-        gated(runtime, steps, (1,), word, steps_per_launch=2)
-        steps[0].launch()
-        steps[0].close()
-
-    once()
-    modules, bytes_ = len(runtime.modules), sum(n for _, n in live_allocations())
-    for _ in range(3):
-        once()
-    assert len(runtime.modules) == modules
-    assert sum(n for _, n in live_allocations()) <= bytes_
-
-
 def test_what_cannot_be_a_flag_says_so(runtime: Runtime) -> None:
     words = runtime.zeros(4, np.uint32, "words")
     block = runtime.zeros(1, abi.dtype("step_block"), "step")
