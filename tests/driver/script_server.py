@@ -7,11 +7,13 @@ interpreter ends as it does for any other.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 import types
 from pathlib import Path
@@ -26,6 +28,16 @@ import foxhunt_rt.dqn
 import foxhunt_rt.interop  # noqa: F401
 
 TIME_LIMIT_S = 60
+
+
+def linger() -> None:
+    """Gives daemon threads time to run between the package's own exit function and the end of the interpreter."""
+    time.sleep(float(os.environ.get("LINGER_S", "0")))
+
+
+atexit.unregister(foxhunt_rt.driver.context._at_exit)
+atexit.register(linger)  # these run last first
+atexit.register(foxhunt_rt.driver.context._at_exit)
 
 
 def enter(env: dict[str, str], output: int, errors: int) -> None:

@@ -98,7 +98,7 @@ atexit.register(last)
 def forever():
     while True: step.launch()
 threading.Thread(target=forever, daemon=True).start()
-import time; time.sleep(0.05)
+import os, time; time.sleep(0.05); os.environ["LINGER_S"] = "0.2"
 """,
     "a daemon thread in a capture": """
 inside = threading.Event()
