@@ -25,7 +25,7 @@ import cuda.bindings.driver  # noqa: F401  (imported once for all forks; loads n
 import raw_driver
 
 import foxhunt_rt.dqn
-import foxhunt_rt.interop  # noqa: F401
+import foxhunt_rt.interop
 
 TIME_LIMIT_S = 60
 
