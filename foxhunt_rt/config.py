@@ -38,6 +38,8 @@ __all__ = [
     "NetworkConfig",
     "OptimConfig",
     "ReplayConfig",
+    "RiskConfig",
+    "SelectivityConfig",
     "TrainConfig",
 ]
 
@@ -217,6 +219,27 @@ class IqlConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class SelectivityConfig(_Section):
+    """A head that says whether the return will be positive: docs/step/post_aux.md."""
+
+    section = "selectivity"
+    enabled: bool = option(False, "add the head to the step")
+    lr_factor: float = option(1.0, "its learning rate, as a factor on the step's", above=0.0)
+    max_grad_norm: float = option(1.0, "clip of its own gradient norm", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class RiskConfig(_Section):
+    """A head for a low quantile of the return and the expected shortfall below it: docs/step/post_aux.md."""
+
+    section = "risk"
+    enabled: bool = option(False, "add the head to the step")
+    level: float = option(0.05, "of the quantile", above=0.0, below=1.0)
+    lr_factor: float = option(1.0, "its learning rate, as a factor on the step's", above=0.0)
+    max_grad_norm: float = option(1.0, "clip of its own gradient norm", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(_Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -375,6 +398,8 @@ class Config:
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
     cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
     iql: IqlConfig = dataclasses.field(default_factory=IqlConfig)
+    selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
+    risk: RiskConfig = dataclasses.field(default_factory=RiskConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -463,7 +488,7 @@ _SMOKE: dict[str, Any] = {
     "optim": {"lr": 1e-3, "lr_min": 3e-4, "tau_start": 0.02, "tau_end": 0.02},
     "train": {"folds": 3, "epochs": 2, "steps_per_epoch": 468},
 }
-_FEATURES: dict[str, Any] = {"cql": {"enabled": True}, "iql": {"enabled": True}}
+_FEATURES: dict[str, Any] = {name: {"enabled": True} for name in ("cql", "iql", "selectivity", "risk")}
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "smoke": _SMOKE,

@@ -35,7 +35,7 @@ typedef struct {
 } aux_blend_args;
 
 /* IQL (Kostrikov 2022): V on the trunk's output by expectile regression towards the target network's Q of the action taken. */
-#define IQL_COLUMNS 4         /* of a row: loss, V, advantage, dloss/dV */
+#define IQL_COLUMNS 4         /* of a row: loss, V, advantage; dloss/dV */
 #define IQL_MODULATE_ROWS 256 /* of a block of iql_modulate */
 
 typedef struct {
@@ -55,18 +55,6 @@ typedef struct {
     int32_t Hp;              //@ width of the trunk's output
 } iql_value_args;
 
-typedef struct {
-    const float *x;     //@ in f32[B*Hp]
-    const float *rows;  //@ in f32[B*4]
-    float *dw;          //@ out f32[Hp*16]         pads zero
-    float *dbias;       //@ out f32[16]
-    float *loss;        //@ out f32[1]             mean over the rows
-    float *value;       //@ out f32[1]             mean of V
-    float *advantage;   //@ out f32[1]             mean advantage
-    int32_t B;          //@ rows
-    int32_t Hp;         //@ width of the trunk's output
-} iql_gradient_args;
-
 /* td_error *= clip(exp(beta * advantage), low, high): for the priorities alone. */
 typedef struct {
     const float *rows;  //@ in f32[B*4]
@@ -76,3 +64,48 @@ typedef struct {
     float high;         //@
     int32_t B;          //@ rows
 } iql_modulate_args;
+
+/* Heads of a few outputs on the trunk's output as a constant: what a head's own kernel leaves in a row is first what is reported
+ * of it, then the gradients of its outputs. */
+#define HEAD_WIDTH 16   /* padded width of such a head */
+#define HEAD_COLUMNS 32 /* of x that a block of head_gradient takes */
+
+typedef struct {
+    const float *x;         //@ in f32[B*Hp]           (B, Hp)
+    const float *rows;      //@ in f32[B*C]            (B, C)
+    float *dw;              //@ out f32[Hp*16]         (Hp, HEAD_WIDTH), pads zero
+    float *dbias;           //@ out f32[16]
+    float *means;           //@ out f32[first]         means over the rows of the columns before the gradients
+    int32_t B;              //@ rows
+    int32_t C;              //@ columns of a row
+    int32_t first;          //@ column of the first output's gradient
+    int32_t outputs;        //@ at most HEAD_WIDTH
+    int32_t Hp;             //@ width of the trunk's output
+    uint32_t pad0_;         //@ pad
+} head_gradient_args;
+
+/* Selectivity and risk: what the row's n-step return should have told beforehand. */
+#define SELECTIVITY_COLUMNS 4 /* of a row: loss, probability, label; dloss/dlogit */
+#define RISK_COLUMNS 7        /* of a row: pinball loss, squared error, quantile, CVaR, below the quantile; two gradients */
+
+typedef struct {
+    const float *x;         //@ in f32[B*Hp]           (B, Hp) the online trunk's output on s, as a constant
+    const float *ret;       //@ in f32[B]              n-step return
+    const float *w;         //@ in f32[Hp*16]
+    const float *bias;      //@ in f32[16]
+    float *rows;            //@ out f32[B*4]           (B, SELECTIVITY_COLUMNS)
+    int32_t B;              //@ rows = gridDim.x
+    int32_t Hp;             //@ width of the trunk's output
+} selectivity_args;
+
+typedef struct {
+    const float *x;         //@ in f32[B*Hp]
+    const float *ret;       //@ in f32[B]
+    const float *w;         //@ in f32[Hp*16]          columns 0: quantile, 1: CVaR
+    const float *bias;      //@ in f32[16]
+    float *rows;            //@ out f32[B*7]           (B, RISK_COLUMNS)
+    float level;            //@ of the quantile
+    int32_t B;              //@ rows = gridDim.x
+    int32_t Hp;             //@ width of the trunk's output
+    uint32_t pad0_;         //@ pad
+} risk_args;

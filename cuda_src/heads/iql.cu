@@ -4,9 +4,7 @@
 //   u = mean_b Q-_b(s, a_b) - V(s)          Q- of the target network, expected return of the action taken
 //   loss = mean_i |tau - 1[u < 0]| u^2      dloss/dV = -2 |tau - 1[u < 0]| u / B
 //
-// iql_value: a row a block, dynamic shared memory K floats; iql_gradient: grid (ceil(Hp / 32) + 1): 32 columns of dw each,
-// the last block makes the bias and the means; sums over the rows in ascending order. iql_modulate:
-// grid (ceil(B / IQL_MODULATE_ROWS)). Any block.
+// iql_value: a row a block, dynamic shared memory K floats. iql_modulate: grid (ceil(B / IQL_MODULATE_ROWS)). Any block.
 #include "lib/kernel.h"
 
 #include "abi/types.h"
@@ -19,9 +17,6 @@ namespace {
 
 enum { LOSS, VALUE, ADVANTAGE, GRADIENT };
 static_assert(GRADIENT + 1 == IQL_COLUMNS, "the columns of a row");
-
-constexpr int COLUMNS = 32;  // of dw that a block of iql_gradient makes
-constexpr int WIDTH = 16;    // padded width of a head of one output
 
 }  // namespace
 
@@ -44,7 +39,7 @@ FX_KERNEL_ANYBLOCK(iql_value) {
             fx::lane_softmax(N, logit, [&](int j) { return v_min + delta_z * (float)j; }).expectation;
         FX_LANE_0 q[b] = expected;
     }
-    const float v = fx::block_sum(a.Hp, [&](int k) { return x[k] * a.w[k * WIDTH]; }) + a.bias[0];
+    const float v = fx::block_sum(a.Hp, [&](int k) { return x[k] * a.w[k * HEAD_WIDTH]; }) + a.bias[0];
     __syncthreads();
     FX_FOR(only, 1) {
         float mean = 0.0f;
@@ -55,29 +50,6 @@ FX_KERNEL_ANYBLOCK(iql_value) {
         out[VALUE] = v;
         out[ADVANTAGE] = u;
         out[GRADIENT] = -2.0f * factor * u / (float)a.B;
-    }
-}
-
-FX_KERNEL_ANYBLOCK(iql_gradient) {
-    const int B = a.B, begin = (int)blockIdx.x * COLUMNS;
-    auto of = [&](int r, int column) { return a.rows[(int64_t)r * IQL_COLUMNS + column]; };
-    if (begin >= a.Hp) {
-        const float sum = fx::block_sum(B, [&](int r) { return of(r, GRADIENT); });
-        const float loss = fx::block_sum(B, [&](int r) { return of(r, LOSS); });
-        const float value = fx::block_sum(B, [&](int r) { return of(r, VALUE); });
-        const float advantage = fx::block_sum(B, [&](int r) { return of(r, ADVANTAGE); });
-        FX_FOR(j, WIDTH) a.dbias[j] = j == 0 ? sum : 0.0f;
-        FX_FOR(only, 1) {
-            a.loss[0] = loss / (float)B;
-            a.value[0] = value / (float)B;
-            a.advantage[0] = advantage / (float)B;
-        }
-        return;
-    }
-    const int columns = min(COLUMNS, a.Hp - begin);
-    FX_ROWS(k, columns) {  // a warp a column
-        const float sum = fx::lane_sum(B, [&](int r) { return of(r, GRADIENT) * a.x[(int64_t)r * a.Hp + begin + k]; });
-        FX_LANES(j, WIDTH) a.dw[(begin + k) * WIDTH + j] = j == 0 ? sum : 0.0f;
     }
 }
 

@@ -153,6 +153,7 @@ class StepView:
     grad: AdamGradBuffers
     groups: Groups
     metrics: dict[str, Buffer] = field(default_factory=dict)
+    metric_rows: dict[str, Buffer] = field(default_factory=dict)
     trunk_gradients: dict[str, Buffer] = field(default_factory=dict)
 
     def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (), *,
@@ -192,6 +193,10 @@ class StepView:
         if name not in self.metrics:
             raise ExtensionError(f"no extension announced a metric {name}: put it into the extension's metrics")
         return self.metrics[name]
+
+    def metrics_of(self, extension: Extension) -> Buffer:
+        """f32 (n,): all metrics of an extension side by side, in the order that it announced them in."""
+        return self.metric_rows[extension.name]
 
     def group(self, name: str) -> GroupView:
         """The parameters of one group of this layout."""

@@ -7,7 +7,7 @@ made: it adds no node, no module and no memory.
 from __future__ import annotations
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children import aux
+from foxhunt_rt.dqn.children import aux, post_aux
 from foxhunt_rt.dqn.extension import Extension
 
 
@@ -18,6 +18,10 @@ def features(config: Config) -> list[Extension]:
         found.append(aux.Cql(config))
     if config.iql.enabled:
         found.append(aux.Iql(config))
+    if config.selectivity.enabled:
+        found.append(post_aux.Selectivity(config))
+    if config.risk.enabled:
+        found.append(post_aux.Risk(config))
     return found
 
 

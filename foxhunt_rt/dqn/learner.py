@@ -124,7 +124,7 @@ class Learner:
         self.reset(config.train.seed, clear_replay=replay is None)
         plan = rt.plan("step")
         self._record_step(plan)
-        view = self._view(plan, metrics, through_trunk)
+        view = self._view(plan, extensions, through_trunk)
         for extension in extensions:
             extension.record(view)
         check_recorded(extensions, view)
@@ -154,14 +154,20 @@ class Learner:
                                                             self.replay.ring, self.guard, self.metrics),
                     publish.PublishBuffers(self.alarms, self.records.ring, self.records.metrics_ring))  # fmt: skip
 
-    def _view(self, plan: StepPlan, metrics: Sequence[str], through_trunk: Sequence[str]) -> StepView:
+    def _view(self, plan: StepPlan, extensions: Sequence[Extension], through_trunk: Sequence[str]) -> StepView:
         """What the extensions see."""
         more = self._trunk_more
         gradients = {name: more[i : i + 1].view(more.shape[1:]) for i, name in enumerate(through_trunk)} if more else {}
-        slots = {name: self.metrics[i : i + 1] for i, name in enumerate(metrics)} if self.metrics else {}
+        slots, rows, at = dict[str, Buffer](), dict[str, Buffer](), 0
+        for extension in extensions:
+            if self.metrics is None or not extension.metrics:
+                continue
+            rows[extension.name] = mine = self.metrics[at : at + len(extension.metrics)]
+            slots |= {name: mine[i : i + 1] for i, name in enumerate(extension.metrics)}
+            at += len(extension.metrics)
         return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.replay, self.step_block,
                         self.control.buffer, self.guard, self.forward, self.ddqn, self.adam, self.grad, self.groups, slots,
-                        gradients)  # fmt: skip
+                        rows, gradients)  # fmt: skip
 
     @property
     def config(self) -> Config:

@@ -2,7 +2,7 @@
 
 aux.cql: 1. `cql_gradient`, a block a row: the loss and its gradient by the head's output; 2. `aux_blend`: within its share of
 the gradient budget onto dlogits.
-aux.iql, beside ddqn: 1. the target network on s; 2. `iql_value`, a block a row: V, advantage, loss; 3. `iql_gradient`; 4. the
+aux.iql, beside ddqn: 1. the target network on s; 2. `iql_value`, a block a row: V, advantage, loss; 3. `head_gradient`; 4. the
 squares of its own parameters' gradient.
 """
 
@@ -13,14 +13,13 @@ import numpy as np
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children import iql_modulate
 from foxhunt_rt.dqn.children.forward import ONLINE, ForwardWorkspace, record_forward
+from foxhunt_rt.dqn.children.linear_head import record_head_gradient, scalar_head
 from foxhunt_rt.dqn.extension import Extension, StepView
-from foxhunt_rt.dqn.groups import uniform_bound
-from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup, Tensor
+from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.kernels import abi
 
 _BLEND_BLOCKS = 256
-_IQL_COLUMNS = 32  # of the weight's gradient that a block of iql_gradient makes
 
 
 class Cql(Extension):
@@ -83,20 +82,16 @@ class Iql(Extension):
         self.config = config.iql
 
     def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
-        width = layout.hidden[-1]
-        bound = uniform_bound(width)
-        tensors = (Tensor("weight", (width, 1), True, bound), Tensor("bias", (1,), False, bound))
-        return [ParameterGroup("iql_v", tensors, self.config.lr_factor, self.config.max_grad_norm)]
+        return [scalar_head("iql_v", layout, 1, self.config)]
 
     def record(self, step: StepView) -> None:
         rt, shape, group, batch = step.runtime, step.shape, step.group("iql_v"), step.shape.batch
         self.rows = rt.zeros((batch, abi.constant("IQL_COLUMNS")), np.float32, "iql.rows")
         target = ForwardWorkspace.create(rt, step.layout, batch, "iql.target")
         x, width = step.trunk_output, step.trunk_output.shape[1]
-        metrics = {name.removeprefix("iql_"): step.metric(name) for name in self.metrics}
         network = step.adam.target[: step.layout.network_size]
         reads = [network, step.batch.state, step.batch.action, x, group.theta("weight"), group.theta("bias"), step.step]
-        writes = [*target.buffers(), self.rows, *group.gradient, *metrics.values()]
+        writes = [*target.buffers(), self.rows, *group.gradient, step.metrics_of(self)]
         with step.child("aux.iql", after="ddqn", reads=reads, writes=writes) as child:
             record_forward(child, step.layout, network, step.batch.state, batch, target)
             child.launch("iql_value", grid=(batch,), block=(128,), shared=4 * len(shape.branches),
@@ -104,10 +99,7 @@ class Iql(Extension):
                                    bias=group.theta("bias"), step=step.step, rows=self.rows,
                                    branch_sizes=shape.packed_branches, expectile=self.config.tau, B=batch,
                                    K=len(shape.branches), N=shape.atoms, Np=shape.head_padded, Hp=width))  # fmt: skip
-            child.launch("iql_gradient", grid=(-(-width // _IQL_COLUMNS) + 1,), block=(512,),
-                         args=dict(metrics, x=x, rows=self.rows, dw=group.grad("weight"), dbias=group.grad("bias"), B=batch,
-                                   Hp=width))  # fmt: skip
-            group.record_squares(child)
+            record_head_gradient(child, step, self, group, self.rows, outputs=1)
         iql_modulate.add(step, self.config, self.rows)
 
 

@@ -1,0 +1,52 @@
+"""A linear head of a few outputs on the trunk's output, which is a constant to it: its parameters and the way back.
+
+The head's own kernel leaves one row a batch row: first what is reported of it, then the gradients of its outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
+from foxhunt_rt.dqn.groups import uniform_bound
+from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup, Tensor
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child
+from foxhunt_rt.kernels import abi
+
+
+class HeadOptions(Protocol):
+    """Options of a head with an optimizer of its own."""
+
+    @property
+    def lr_factor(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+
+
+def scalar_head(name: str, layout: NetworkLayout, outputs: int, options: HeadOptions) -> ParameterGroup:
+    """Weight (H, outputs) and bias of a linear head, with an optimizer of their own."""
+    width = layout.hidden[-1]
+    bound = uniform_bound(width)
+    tensors = (Tensor("weight", (width, outputs), True, bound), Tensor("bias", (outputs,), False, bound))
+    return ParameterGroup(name, tensors, options.lr_factor, options.max_grad_norm)
+
+
+def record_head_gradient(child: Child, step: StepView, extension: Extension, group: GroupView, rows: Buffer, *,
+                         outputs: int) -> None:  # fmt: skip
+    """Records the head's gradient, the means of what it reports, which are the extension's metrics, and the squares. Two launches.
+
+    Parameters
+    ----------
+    rows : Buffer
+        f32 (B, C): the metrics' columns, then ``outputs`` gradients.
+    """
+    x, first = step.trunk_output, len(extension.metrics)
+    batch, width = x.shape
+    child.launch("head_gradient", grid=(-(-width // abi.constant("HEAD_COLUMNS")) + 1,), block=(512,),
+                 args=dict(x=x, rows=rows, dw=group.grad("weight"), dbias=group.grad("bias"), means=step.metrics_of(extension),
+                           B=batch, C=rows.shape[1], first=first, outputs=outputs, Hp=width))  # fmt: skip
+    group.record_squares(child)
+
+
+__all__ = ["HeadOptions", "record_head_gradient", "scalar_head"]

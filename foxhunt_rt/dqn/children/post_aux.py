@@ -1,0 +1,78 @@
+"""post_aux: heads with optimizers of their own that learn from what the row's n-step return turned out to be (docs/step/post_aux.md).
+
+A child a head, beside ddqn: 1. the head's kernel, a block a row; 2. `head_gradient`; 3. the squares of its gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.children.linear_head import record_head_gradient, scalar_head
+from foxhunt_rt.dqn.extension import Extension, StepView
+from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.kernels import abi
+
+
+class Selectivity(Extension):
+    """The chance that the return is positive, by logistic regression.
+
+    Attributes
+    ----------
+    rows : Buffer
+        f32 (B, 4): loss, probability, label; dloss/dlogit.
+    """
+
+    name = "selectivity"
+    metrics = ("selectivity_loss", "selectivity_probability", "selectivity_rate")
+    rows: Buffer
+
+    def __init__(self, config: Config) -> None:
+        self.config = config.selectivity
+
+    def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
+        return [scalar_head(self.name, layout, 1, self.config)]
+
+    def record(self, step: StepView) -> None:
+        self.rows = _record(step, self, "selectivity", abi.constant("SELECTIVITY_COLUMNS"), 1)
+
+
+class Risk(Extension):
+    """A low quantile of the return and the expected shortfall below it.
+
+    Attributes
+    ----------
+    rows : Buffer
+        f32 (B, 7): pinball loss, squared error, quantile, expected shortfall, whether below; two gradients.
+    """
+
+    name = "risk"
+    metrics = ("risk_pinball", "risk_shortfall_error", "risk_quantile", "risk_shortfall", "risk_below")
+    rows: Buffer
+
+    def __init__(self, config: Config) -> None:
+        self.config = config.risk
+
+    def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
+        return [scalar_head(self.name, layout, 2, self.config)]
+
+    def record(self, step: StepView) -> None:
+        self.rows = _record(step, self, "risk", abi.constant("RISK_COLUMNS"), 2, level=self.config.level)
+
+
+def _record(step: StepView, extension: Extension, kernel: str, columns: int, outputs: int, **scalars: float) -> Buffer:
+    """Appends the child of one head after ddqn; returns its rows."""
+    x, group = step.trunk_output, step.group(extension.name)
+    batch, width = x.shape
+    rows = step.runtime.zeros((batch, columns), np.float32, f"{extension.name}.rows")
+    weight, bias = group.theta("weight"), group.theta("bias")
+    with step.child(f"post_aux.{extension.name}", after="ddqn", reads=[x, step.batch.ret, weight, bias],
+                    writes=[rows, *group.gradient, step.metrics_of(extension)]) as child:  # fmt: skip
+        child.launch(kernel, grid=(batch,), block=(128,), args=dict(scalars, x=x, ret=step.batch.ret, w=weight, bias=bias,
+                     rows=rows, B=batch, Hp=width))  # fmt: skip
+        record_head_gradient(child, step, extension, group, rows, outputs=outputs)
+    return rows
+
+
+__all__ = ["Risk", "Selectivity"]
