@@ -34,7 +34,7 @@ def scalar_head(name: str, layout: NetworkLayout, outputs: int, options: HeadOpt
 
 def record_head_gradient(child: Child, step: StepView, extension: Extension, group: GroupView, rows: Buffer, *,
                          outputs: int) -> None:  # fmt: skip
-    """Records the head's gradient, the means of what it reports, which are the extension's metrics, and the squares. Two launches.
+    """Records the gradient, the means of what the head reports, which are the metrics, and the squares. Two launches.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""post_aux: heads with optimizers of their own that learn from what the row's n-step return turned out to be (docs/step/post_aux.md).
+"""post_aux: heads with optimizers of their own that learn from what the row's n-step return was (docs/step/post_aux.md).
 
 A child a head, beside ddqn: 1. the head's kernel, a block a row; 2. `head_gradient`; 3. the squares of its gradient.
 """
