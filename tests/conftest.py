@@ -7,6 +7,7 @@ By default the tests run on hostsim with deferred execution, red zones and poiso
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -47,3 +48,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def driver(request: pytest.FixtureRequest) -> str:
     """The driver of this test run: "hostsim" or "cuda"."""
     return driver_name(request.config)
+
+
+@pytest.fixture
+def no_redzones() -> Iterator[None]:
+    """Red zones are looked through after every launch, which is long for a thousand."""
+    from foxhunt_rt.driver import hostsim
+
+    sim = hostsim()
+    if sim is not None:
+        sim.fxHostsimConfigure(b"redzones", 0)
+    yield
+    if sim is not None:
+        sim.fxHostsimConfigure(b"redzones", 1)

@@ -65,8 +65,6 @@ class Learner:
         K: steps that one launch runs at most.
     launched : int
         Steps launched since the last reset.
-    last : structured array or None
-        The newest record, a `step_record`.
 
     Raises
     ------
@@ -116,11 +114,11 @@ class Learner:
         self.steps_per_launch = config.train.steps_per_launch
         self.ahead = config.guard.launches_ahead * self.steps_per_launch  # in steps
         self.records = RecordReader(rt, max(64, 4 * self.ahead), metrics)
-        self.timer = StepTimer(self.ahead)
+        self.timer = StepTimer()
         self._fault: GuardFault | None = None
         self.launched = 0
-        self.last: npt.NDArray[Any] | None = None
-        self._undrained: list[npt.NDArray[Any]] = []
+        self._newest: bytes | None = None
+        self._undrained: list[bytes] = []
         self.reset(config.train.seed, clear_replay=replay is None)
         plan = rt.plan("step")
         self._record_step(plan)
@@ -266,12 +264,22 @@ class Learner:
     def take(self) -> npt.NDArray[Any]:
         """The records that have come since the last `take` or `drain`, without waiting for more."""
         found, self._undrained = self._undrained, []
-        return np.array(found, self.records.dtype)
+        return self.records.decode(found)
 
-    def _deliver(self, record: npt.NDArray[Any]) -> None:
-        self.last = record
-        self.timer.record(record)
+    def _deliver(self, record: bytes) -> None:
+        self._newest = record
         self._undrained.append(record)
+        self.timer.record(self._read_newest)
+
+    def _read_newest(self) -> npt.NDArray[Any]:
+        assert self._newest is not None
+        record: npt.NDArray[Any] = self.records.decode([self._newest])[0]
+        return record
+
+    @property
+    def last(self) -> npt.NDArray[Any] | None:
+        """The newest record, a `step_record`, or None before the first."""
+        return None if self._newest is None else self._read_newest()
 
     def set(self, **values: float) -> None:
         """Changes learning rate, discount, loss weights and the like for the steps launched from now on.
@@ -324,7 +332,7 @@ class Learner:
         self.runtime.synchronize()
         self.records.reset(step)
         self.timer.reset(step)
-        self.launched, self.last, self._undrained, self._fault = step, None, [], None
+        self.launched, self._newest, self._undrained, self._fault = step, None, [], None
 
     def persistent(self) -> dict[str, DeviceBuffer]:
         """By name, every buffer, but the replay's, whose contents a step hands to the next: what a checkpoint must hold."""

@@ -83,15 +83,28 @@ class Allocation:
 class ForeignAllocation(Allocation):
     """Memory that somebody else owns: kept by ``owner`` until this is freed, then ``release`` is called.
 
-    ``host_ptr`` is its address for the host, 0 where the host cannot read it.
+    ``host_ptr`` is its address for the host, 0 where the host cannot read it. ``where``, for owners that can move their data,
+    says where it is now: a step asks before each launch.
     """
 
     def __init__(self, stream: Stream, ptr: int, nbytes: int, label: str, owner: object, *, host_ptr: int = 0,
-                 read_only: bool = False, release: Callable[[], None] | None = None) -> None:  # fmt: skip
+                 read_only: bool = False, release: Callable[[], None] | None = None,
+                 where: Callable[[], int] | None = None) -> None:  # fmt: skip
+        self.where, self._wrapped_at = where, host_ptr or ptr
         self.context, self.stream, self.nbytes, self.label = stream.context, stream, nbytes, label
         self.ptr, self.host_ptr, self.mapped, self.read_only = ptr, host_ptr, host_ptr != 0, read_only
         self.pins = 0
         self._finalizer = stream.context.finalize(self, _let_go, stream, owner, release)
+
+    def check_in_place(self) -> None:
+        """Raises LifetimeError when the owner has moved its data since it was wrapped."""
+        if self.where is not None and (now := self.where()) != self._wrapped_at:
+            raise LifetimeError(f"{self.label}: its owner has moved it from {self._wrapped_at:#x} to {now:#x}, which a captured "
+                                "launch cannot follow: wrap it again and rebuild the step")  # fmt: skip
+
+    def free(self) -> None:
+        super().free()
+        self.where = None  # which keeps the owner alive
 
 
 def _let_go(context: Context, stream: Stream, owner: object, release: Callable[[], None] | None) -> None:

@@ -282,3 +282,7 @@ def check_recorded(child: Child, graph: Graph, functions: dict[str, Function]) -
             raise CaptureError(f"child {child.name}: the capture holds a launch of {key[0]} with grid {key[1]} that "
                                "was not issued")  # fmt: skip
         issued[key] -= 1
+    for (kernel, grid), left in issued.items():
+        if left:
+            raise CaptureError(f"child {child.name}: a launch of {kernel} with grid {grid} is not in the capture: it went to "
+                               "another stream")  # fmt: skip

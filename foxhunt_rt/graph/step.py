@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec, LifetimeError, captures
+from foxhunt_rt.driver.memory import ForeignAllocation
 from foxhunt_rt.graph import dot, launch_map, svg
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
@@ -116,6 +117,9 @@ class StepGraph:
         self._holdings.pin(
             f.module for fs in [*self._functions, *(self._ungraphed or []), self._conditions] for f in fs.values()
         )
+        #: Memory that its owner may move. Our own cannot: while it is pinned it is neither freed nor replaced.
+        allocations = {id(b.allocation): b.allocation for b in named}
+        self._movable = [a for a in allocations.values() if isinstance(a, ForeignAllocation) and a.where]
 
     def _warm_up(self) -> None:
         """One launch on a state that is put back: the first launch that counts is like every other."""
@@ -158,11 +162,13 @@ class StepGraph:
         context = self._context
         if not context.usable:
             context.check_usable()
+        for allocation in self._movable:
+            allocation.check_in_place()
         if context.is_current:
             self.executable.launch(self._stream)
-        else:
-            with context.current():
-                self.executable.launch(self._stream)
+            return
+        with context.current():
+            self.executable.launch(self._stream)
 
     def _launch_otherwise(self, wanted: int, stream: object | None) -> None:
         """A launch that is not one call: other steps than before, another stream, or ungraphed."""
@@ -262,6 +268,9 @@ class StepGraph:
                     self._child_executables[i].launch(self._stream)
 
     def _select(self, name: str | None) -> list[int]:
+        """Positions of the children to run, after a look whether all memory is where it was."""
+        for allocation in self._movable:
+            allocation.check_in_place()
         if name is None:
             return list(range(len(self.children)))
         found = [i for i, c in enumerate(self.children) if c.name == name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,21 +61,18 @@ class StepTime:
                 f"{self.launch_us:7.1f}  host wait {self.host_wait_us:6.1f}  queue wait {self.queue_wait_us:8.1f}")  # fmt: skip
 
 
-def due(step: int) -> bool:
-    """Whether a step gets a line in the log."""
-    return step < FIRST or step % EVERY == 0
+def next_due(step: int) -> int:
+    """The first step from ``step`` on that gets a line."""
+    return step if step < FIRST else step + -step % EVERY
 
 
 class StepTimer:
     """Joins the host time of each launch with the timestamps of its record, which comes a few steps later.
 
-    Parameters
-    ----------
-    capacity : int
-        Launches remembered: at least the steps that may be in flight.
-
     Attributes
     ----------
+    launched, recorded : int
+        Steps launched through this timer, and records taken, since the last reset.
     last : StepTime or None
         Of the newest step with a line in the log, whether or not the logger is on.
     children : ChildTimes or None
@@ -83,69 +81,75 @@ class StepTimer:
         Microseconds of each child in that step; empty without `children`.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = max(capacity, 1) + 1
+    def __init__(self) -> None:
         self.children: ChildTimes | None = None
-        self._launch_ns, self._wait_ns, self._queue_ns = ([0] * self._capacity for _ in range(3))
         self.reset()
 
     def reset(self, step: int = 0) -> None:
         """Begins anew with ``step``."""
         self.launched = self.recorded = step
+        self._next_launch = self._next_record = next_due(step)
+        #: Of launched steps with a line: launch, host wait, queue wait.
+        self._host: dict[int, tuple[float, float, float]] = {}
         self._started_before = 0
         self.last: StepTime | None = None
         self.last_children: dict[str, float] = {}
 
     def launch(self, step: Launchable, queue_ns: int = 0, steps: int = 1) -> None:
-        """Launches a step and notes its host time. ``queue_ns``: what the caller waited for an earlier step; ``steps``: how many
-        the launch runs, which share its host time.
+        """Launches a step and, of one with a line, notes its host time. ``queue_ns``: what the caller waited for an earlier step;
+        ``steps``: how many the launch runs, which share its host time.
 
         In a capture: refused. Synchronizes: no. Allocates: no.
         """
-        waited = 0
-        if any(map(due, range(self.launched, self.launched + steps))):
-            cpu = time.thread_time_ns()  # a system call, so not on every step
+        if self._next_launch >= self.launched + steps:
             step.launch(steps)
-            waited = max(0, step.launch_ns - (time.thread_time_ns() - cpu))
-        else:
-            step.launch(steps)
-        for _ in range(steps):
-            slot = self.launched % self._capacity
-            self._launch_ns[slot], self._wait_ns[slot], self._queue_ns[slot] = (
-                step.launch_ns // steps, waited // steps, queue_ns // steps)  # fmt: skip
-            self.launched += 1
+            self.launched += steps
+            return
+        cpu = time.thread_time_ns()  # a system call, so not on every step
+        step.launch(steps)
+        waited = max(0, step.launch_ns - (time.thread_time_ns() - cpu))
+        self.launched += steps
+        while self._next_launch < self.launched:
+            self._host[self._next_launch] = (step.launch_ns / steps / 1e3, waited / steps / 1e3, queue_ns / steps / 1e3)
+            self._next_launch = next_due(self._next_launch + 1)
 
-    def record(self, record: Any) -> StepTime | None:
+    def record(self, read: Callable[[], Any]) -> StepTime | None:
         """Takes the record of the next step in order, and logs it when it is due.
 
         Parameters
         ----------
-        record : mapping or structured array of shape ()
-            With ``started_ns`` and ``ended_ns``.
+        read : callable
+            Gives the record, a mapping or structured array of shape () with ``started_ns`` and ``ended_ns``. Called only for a
+            step with a line and for the step before it.
 
         Returns
         -------
         StepTime or None
-            None when the step gets no line: then hardly anything is done.
+            None when the step gets no line.
         """
         step = self.recorded
         self.recorded = step + 1
-        if not due(step):
-            if due(step + 1):
-                self._started_before = int(record["started_ns"])
+        if step < self._next_record - 1:
             return None
-        started, ended, before = int(record["started_ns"]), int(record["ended_ns"]), self._started_before
-        self._started_before = started
-        slot, known = step % self._capacity, step < self.launched  # replays that went past this timer leave records too
-        host = (self._launch_ns[slot], self._wait_ns[slot], self._queue_ns[slot]) if known else (0, 0, 0)
-        self.last = StepTime(step, (ended - started) / 1e3, (started - before) / 1e3 if before else 0.0,
-                             *(ns / 1e3 for ns in host))  # fmt: skip
+        record = read()
+        started, before, self._started_before = (
+            int(record["started_ns"]),
+            self._started_before,
+            int(record["started_ns"]),
+        )
+        if step < self._next_record:
+            return None
+        self._next_record = next_due(step + 1)
+        host = self._host.pop(step, (0.0, 0.0, 0.0))  # replays that went past this timer leave records too
+        self.last = StepTime(
+            step, (int(record["ended_ns"]) - started) / 1e3, (started - before) / 1e3 if before else 0.0, *host
+        )
         LOGGER.info("%s", self.last)
         if self.children is not None:
-            self.last_children = self.children.read(started, ended)
+            self.last_children = self.children.read(started, int(record["ended_ns"]))
             LOGGER.info("step %6d  children %s", step,
                         "  ".join(f"{name} {us:.1f}" for name, us in self.last_children.items()))  # fmt: skip
         return self.last
 
 
-__all__ = ["EVERY", "FIRST", "LOGGER", "StepTime", "StepTimer", "due"]
+__all__ = ["EVERY", "FIRST", "LOGGER", "StepTime", "StepTimer", "next_due"]

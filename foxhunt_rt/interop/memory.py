@@ -1,13 +1,15 @@
 """Memory of other libraries as buffers: DLPack, and the CUDA array interface for those who do not speak it.
 
-A wrapped buffer keeps its owner alive until it is freed or collected, and a graph built on it keeps the buffer. What it cannot
-see is an owner who moves its data (``resize_``): wrap such memory again and rebuild.
+A wrapped buffer keeps its owner alive until it is freed or collected, and a graph built on it keeps the buffer. An owner that
+can move its data and says where it is, by a method ``data_ptr`` as PyTorch's tensors have, is asked before each launch of a step;
+what another owner moves cannot be seen: wrap such memory again and rebuild.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -106,15 +108,22 @@ def from_dlpack(rt: Runtime, array: Any, label: str) -> Buffer:
         nbytes = math.prod(found.shape) * found.dtype.itemsize
         if kind == dlpack.CUDA:
             allocation = ForeignAllocation(rt.stream, found.ptr, nbytes, label, capsule, read_only=found.read_only,
-                                           release=found.release)  # fmt: skip
+                                           release=found.release, where=_where(array))  # fmt: skip
             return DeviceBuffer(allocation, 0, found.shape, found.dtype, label)
-        return _host_memory(rt, found, nbytes, label)
+        return _host_memory(rt, found, nbytes, label, _where(array))
     except BaseException:
         found.release()
         raise
 
 
-def _host_memory(rt: Runtime, found: dlpack.Imported, nbytes: int, label: str) -> MappedBuffer:
+def _where(array: Any) -> Callable[[], int] | None:
+    """What says where an array's data is now, for arrays that can move it."""
+    where: Callable[[], int] | None = getattr(array, "data_ptr", None)
+    return where
+
+
+def _host_memory(rt: Runtime, found: dlpack.Imported, nbytes: int, label: str,
+                 where: Callable[[], int] | None) -> MappedBuffer:  # fmt: skip
     """Host memory that kernels address: page-locked here, unless the driver knows it already."""
     context, cu = rt.context, rt.context.cu
     ours = not known_to_driver(rt, found.ptr)
@@ -138,7 +147,7 @@ def _host_memory(rt: Runtime, found: dlpack.Imported, nbytes: int, label: str) -
         found.release()
 
     allocation = ForeignAllocation(rt.stream, ptr, nbytes, label, found, host_ptr=found.ptr, read_only=found.read_only,
-                                   release=release)  # fmt: skip
+                                   release=release, where=where)  # fmt: skip
     return MappedBuffer(allocation, 0, found.shape, found.dtype, label)
 
 
@@ -177,7 +186,8 @@ def from_cuda_array_interface(rt: Runtime, array: Any, label: str) -> DeviceBuff
         )
     if stream is not None and stream != int(rt.stream.handle):
         rt.stream.wait(int(stream))
-    allocation = ForeignAllocation(rt.stream, ptr, math.prod(shape) * dtype.itemsize, label, array, read_only=read_only)
+    allocation = ForeignAllocation(rt.stream, ptr, math.prod(shape) * dtype.itemsize, label, array, read_only=read_only,
+                                   where=_where(array))  # fmt: skip
     return DeviceBuffer(allocation, 0, shape, dtype, label)
 
 

@@ -8,9 +8,10 @@ from foxhunt_rt.testing.assertions import (
     assert_calls,
     assert_isolated,
     assert_no_allocation,
+    assert_no_growth,
     assert_no_sync,
     assert_replay_matches,
 )
 
-__all__ = ["PLUMBING", "DriverCalls", "assert_calls", "assert_isolated", "assert_no_allocation", "assert_no_sync",
-           "assert_replay_matches"]  # fmt: skip
+__all__ = ["PLUMBING", "DriverCalls", "assert_calls", "assert_isolated", "assert_no_allocation", "assert_no_growth",
+           "assert_no_sync", "assert_replay_matches"]  # fmt: skip

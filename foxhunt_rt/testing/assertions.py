@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import tracemalloc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,30 @@ def assert_calls(expected: Mapping[str, int], *, also: Collection[str] = PLUMBIN
     ]
     if wrong:
         raise AssertionError(_message("\n".join(wrong), calls, runtime))
+
+
+@contextlib.contextmanager
+def assert_no_growth(nbytes: int = 1024) -> Iterator[None]:
+    """The with block leaves no more than ``nbytes`` of new Python objects behind, by tracemalloc, garbage collected.
+
+    Run the block's work once before, so that what is made on first use is not counted. Blocks do not nest.
+    """
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.take_snapshot()
+        yield
+        gc.collect()
+        grown = tracemalloc.take_snapshot().compare_to(before, "lineno")
+    finally:
+        tracemalloc.stop()
+    grown = [line for line in grown if line.traceback[0].filename != tracemalloc.__file__]
+    left = sum(line.size_diff for line in grown)
+    if left > nbytes:
+        largest = "\n".join(str(line) for line in grown[:5])
+        raise AssertionError(
+            f"{left:,} bytes of Python objects were left behind, at most {nbytes:,} are expected:\n{largest}"
+        )
 
 
 def _refuse(calls: DriverCalls, kind: Callable[[str], bool], what: str, mend: str, runtime: Runtime | None) -> None:

@@ -19,11 +19,11 @@ from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.guard import CLEAR, Finding, GuardFault, decode
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.records import RecordError, RecordReader
-from foxhunt_rt.driver import counts, hostsim, memset_pattern
+from foxhunt_rt.driver import counts, memset_pattern
 from foxhunt_rt.graph import BakedValueError
 from foxhunt_rt.graph.child import MemsetOp
 from foxhunt_rt.replay import ReplayError
-from foxhunt_rt.testing import assert_calls
+from foxhunt_rt.testing import assert_calls, assert_no_growth
 
 S, BRANCHES, E = 5, (3, 2), 8
 
@@ -77,17 +77,6 @@ def make(runtime: Runtime) -> Iterator[Callable[..., Learner]]:
         learner.close()
 
 
-@pytest.fixture
-def no_redzones() -> Iterator[None]:
-    """Red zones are looked through after every launch, which is long for a thousand."""
-    sim = hostsim()
-    if sim is not None:
-        sim.fxHostsimConfigure(b"redzones", 0)
-    yield
-    if sim is not None:
-        sim.fxHostsimConfigure(b"redzones", 1)
-
-
 @pytest.mark.usefixtures("no_redzones")
 def test_a_step_is_one_launch_without_synchronization_or_allocation(make: Callable[..., Learner]) -> None:
     """Over 1,000 steps one cuGraphLaunch each, and beside it only which context is current. hostsim counts the calls itself."""
@@ -98,6 +87,20 @@ def test_a_step_is_one_launch_without_synchronization_or_allocation(make: Callab
         for _ in range(1000):
             learner.step()
     assert calls.ours["cuGraphLaunch"] == 1000
+
+
+@pytest.mark.usefixtures("no_redzones")
+def test_steps_leave_no_allocation_of_python_behind(make: Callable[..., Learner]) -> None:
+    learner = make()
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            learner.step()
+        learner.drain()
+
+    steps(100)
+    with assert_no_growth():
+        steps(1000)
 
 
 def test_children_are_those_of_the_core_step_in_order(make: Callable[..., Learner]) -> None:
@@ -297,7 +300,7 @@ def test_reader_takes_every_record_once_and_raises_on_an_overrun(runtime: Runtim
     """Known failure K10: a guard that looked every fifth step missed whole epochs."""
     reader = RecordReader(runtime, 4)
     seen: list[int] = []
-    take = lambda record: seen.append(int(record["step"]))  # noqa: E731
+    take = lambda record: seen.extend(reader.decode([record])["step"].tolist())  # noqa: E731
     assert reader.poll(take) == 0
     for step in range(3):
         write(reader, step)

@@ -96,13 +96,13 @@ def test_what_was_overwritten_is_not_a_number(runtime):
 
 def test_the_log_has_the_children(runtime, caplog):
     step, _ = build(runtime)
-    timer = StepTimer(2)
+    timer = StepTimer()
     timer.children = times = ChildTimes(step)
     timer.launch(step)
     runtime.synchronize()
     started, ended = span(times, 0)
     with caplog.at_level(logging.INFO, logger="foxhunt_rt.step"):
-        timer.record({"started_ns": started, "ended_ns": ended})
+        timer.record(lambda: {"started_ns": started, "ended_ns": ended})
     assert len(caplog.records) == 2
     assert caplog.records[1].message.startswith("step      0  children first 3000.0  second ")
     assert list(timer.last_children) == times.names

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from foxhunt_rt.driver import CaptureError, FoxhuntError, LifetimeError, counts
+from foxhunt_rt.driver import CaptureError, FoxhuntError, LifetimeError, counts, memset
 from foxhunt_rt.graph import BakedValueError, DeclarationError
 from foxhunt_rt.kernels import ArgumentError
+from foxhunt_rt.testing import assert_no_growth
 
 N = 1000
 BLOCK = (128,)
@@ -223,10 +225,12 @@ def test_a_host_node_is_refused(runtime):
     assert called == []
 
 
-@pytest.mark.parametrize("past_us", [False, True])
-def test_a_launch_that_leaves_the_capture_is_refused(runtime, past_us):
-    """A launch on another stream escapes the capture, and the replay would look faster. Ours is refused; one that goes past this
-    package, here on the legacy default stream, is missed when launches and nodes are counted."""
+@pytest.mark.parametrize(
+    "how", ["ours", "the legacy default stream", "the per-thread default stream", "another was captured"]
+)
+def test_a_launch_that_leaves_the_capture_is_refused(runtime, how):
+    """A launch on another stream escapes the capture, runs at once, and the replay would look faster. Ours is refused; one that
+    goes past this package is missed when launches and nodes are compared, also where something else was captured instead."""
     x = runtime.zeros(N, np.float32, "x")
     plan = runtime.plan("escapes")
     with plan.child("a", reads=[], writes=[x]) as c:
@@ -234,19 +238,28 @@ def test_a_launch_that_leaves_the_capture_is_refused(runtime, past_us):
         add(c, x, 1.0)
     inside = plan.children[0].ops[1]
 
-    class Escapes:
+    class Escapes(type(inside)):
         def issue(self, context, stream, functions):
-            if past_us:
-                function = functions["add_scalar"].handle
-                context.cu.cuLaunchKernel(function, *inside.grid, 1, 1, *inside.block, 1, 1, 0, 0, inside.args.params, 0)
-            else:
-                inside.issue(context, runtime.stream, functions)
+            if how == "ours":
+                super().issue(context, runtime.stream, functions)
+                return
+            function, default = functions["add_scalar"].handle, context.cu.CUstream(2 if "per-thread" in how else 0)
+            context.cu.cuLaunchKernel(
+                function, *inside.grid, 1, 1, *inside.block, 1, 1, 0, default, inside.args.params, 0
+            )
+            if how == "another was captured":
+                memset(context, x, 0, stream)
 
-    plan.children[0].ops[1] = Escapes()
-    match = "issued 2 launches, but the capture holds 1" if past_us else "add_scalar goes to a stream that is not captured"
-    with pytest.raises(CaptureError, match=match):
+    plan.children[0].ops[1] = Escapes(**vars(inside))
+    match = {
+        "ours": "add_scalar goes to a stream that is not captured",
+        "another was captured": r"a launch of add_scalar with grid \(8, 1, 1\) is not in the capture",
+    }
+    with pytest.raises(CaptureError, match=match.get(how, "issued 2 launches, but the capture holds 1")):
         plan.build()
     runtime.synchronize()
+    with runtime.context.current():
+        runtime.context.cu.cuCtxSynchronize()  # the launches that escaped
     plan.children[0].ops[1] = inside
     step = plan.build()
     x.fill(0)
@@ -285,3 +298,26 @@ def test_dot_names_children_and_kernels(two):
     text = two[0].dot()
     for part in ('label="increment"', "add_scalar 8·128", "sum 1·256", "ltail=cluster_0 lhead=cluster_2"):
         assert part in text
+
+
+@pytest.mark.usefixtures("no_redzones")
+@pytest.mark.parametrize("current", [True, False])
+@pytest.mark.parametrize("steps_per_launch", [1, 2])
+def test_launches_leave_no_allocation_of_python_behind(runtime, steps_per_launch, current):
+    x = runtime.zeros(32, np.float32, "x")
+    plan = runtime.plan("flat")
+    with plan.child("a", reads=[], writes=[x]) as c:
+        c.launch("add_scalar", (1,), (32,), dict(x=x, value=1.0, n=32))
+    step = plan.build(steps_per_launch=steps_per_launch)
+
+    def launches(count):
+        with runtime.context.current() if current else nullcontext():
+            for _ in range(count):
+                step.launch()
+        runtime.synchronize()
+
+    launches(100)
+    with assert_no_growth():
+        launches(10_000)
+    assert x.to_numpy()[0] == 10_100 * steps_per_launch
+    step.close()

@@ -29,13 +29,14 @@ class Launch:
         self.launch_ns = 1000 * self.count
 
 
-def stamps(started: int, ended: int) -> dict[str, int]:
-    return {"started_ns": started, "ended_ns": ended}
+def stamps(started: int, ended: int):
+    """What gives a record."""
+    return lambda: {"started_ns": started, "ended_ns": ended}
 
 
 # ---------------------------------------------------------------- always on
 def test_a_record_is_joined_with_its_own_launch():
-    timer, step = StepTimer(3), Launch()
+    timer, step = StepTimer(), Launch()
     for n in range(3):
         timer.launch(step, queue_ns=n * 7000)
     first, second = timer.record(stamps(10_000, 15_000)), timer.record(stamps(30_000, 36_500))
@@ -57,7 +58,7 @@ def test_a_record_is_joined_with_its_own_launch():
 
 
 def test_the_log_has_five_lines_and_then_every_fiftieth(caplog):
-    timer, step = StepTimer(4), Launch()
+    timer, step = StepTimer(), Launch()
     with caplog.at_level(logging.INFO, logger="foxhunt_rt.step"):
         found = []
         for n in range(151):
@@ -76,7 +77,7 @@ def test_host_wait_is_what_the_thread_did_not_run(monkeypatch):
 
     ticks = iter([0, 2 * MS])
     monkeypatch.setattr(timing.time, "thread_time_ns", lambda: next(ticks))
-    timer = StepTimer(2)
+    timer = StepTimer()
     timer.launch(Blocked())
     found = timer.record(stamps(0, 1))
     assert (found.launch_us, found.host_wait_us) == (10_000.0, 8_000.0)

@@ -307,3 +307,58 @@ def test_a_capsule_is_consumed_once(runtime: Runtime) -> None:
     with pytest.raises(ForeignMemoryError, match="consumed once"):
         wrap(runtime, Used(), "second")
     first.free()
+
+
+class Movable(Device):
+    """A producer that says where its data is now, as PyTorch's tensors do."""
+
+    def data_ptr(self) -> int:
+        address: int = self.__cuda_array_interface__["data"][0]
+        return address
+
+
+def test_a_buffer_whose_owner_moved_its_data_is_refused_before_the_launch(
+    runtime: Runtime, built: list[StepGraph]
+) -> None:
+    first, second = runtime.zeros(N, np.float32, "first"), runtime.zeros(N, np.float32, "second")
+    owner = Movable(first)
+    x = wrap(runtime, owner, "x")
+    plan = runtime.plan("moved")
+    with plan.child("add", reads=[], writes=[x]) as c:
+        c.launch("add_scalar", (2,), (64,), dict(x=x, value=1.0, n=N))
+    step = plan.build()
+    built.append(step)
+    step.launch()
+    owner.__cuda_array_interface__ = second.__cuda_array_interface__  # what resize_ does
+    for launch in (step.launch, step.run_ungraphed, step.run_children):
+        with pytest.raises(LifetimeError, match=f"x: its owner has moved it from {first.ptr:#x} to {second.ptr:#x}"):
+            launch()
+    with runtime.context.current(), pytest.raises(LifetimeError, match="rebuild the step"):
+        step.launch()
+    assert (first.to_numpy() == 1).all() and not second.to_numpy().any(), "nothing was launched"
+    owner.__cuda_array_interface__ = first.__cuda_array_interface__
+    step.launch()
+    assert (first.to_numpy() == 2).all()
+
+
+def test_our_own_memory_cannot_be_re_pointed_under_a_graph(runtime: Runtime, built: list[StepGraph]) -> None:
+    """Pins instead of generations: what a graph names is neither freed nor given to anybody else."""
+    x = runtime.zeros(N, np.float32, "x")
+    step = adder(runtime, built, x)
+    with pytest.raises(LifetimeError, match="x is used by 1 built graph"):
+        x.free()
+    step.launch()
+    assert (x.to_numpy() == 1).all()
+
+
+@pytest.mark.gpu
+def test_a_tensor_that_is_resized_is_refused_before_the_launch(runtime: Runtime, built: list[StepGraph]) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(N, device="cuda")
+    step = adder(runtime, built, wrap(runtime, tensor, "x"))
+    step.launch()
+    runtime.synchronize()
+    assert float(tensor.sum()) == N
+    tensor.resize_(1 << 22)
+    with pytest.raises(LifetimeError, match="x: its owner has moved it"):
+        step.launch()

@@ -14,6 +14,7 @@ from foxhunt_rt.testing import (
     assert_calls,
     assert_isolated,
     assert_no_allocation,
+    assert_no_growth,
     assert_no_sync,
     assert_replay_matches,
 )
@@ -121,6 +122,15 @@ def test_a_failure_inside_the_block_is_the_one_that_is_raised(runtime):
 
     with pytest.raises(ZeroDivisionError), assert_no_sync():
         block()
+
+
+def test_python_objects_left_behind_are_shown():
+    kept = []
+    with assert_no_growth():
+        [object() for _ in range(1000)]
+    text = refused(lambda: kept.append(bytearray(5000)), assert_no_growth(4000))
+    assert re.match(r"5,\d\d\d bytes of Python objects were left behind, at most 4,000", text)
+    assert "test_assertions.py" in text
 
 
 @pytest.mark.parametrize(
