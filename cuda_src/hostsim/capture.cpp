@@ -59,6 +59,12 @@ void invalidate(const std::shared_ptr<Capture> &capture, const char *why) {
     report("stream capture %llu invalidated by %s", capture->id, why);
 }
 
+CUresult refuse_in_capture(Stream *s, const char *why) {
+    if (!s->capture) return CUDA_SUCCESS;
+    invalidate(s->capture, why);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 void abandon(Stream *s) {
     std::shared_ptr<Capture> c = s->capture;
     if (c->origin != s) {
@@ -124,10 +130,7 @@ CUresult wait_event(Stream *s, Event *e, unsigned flags) {
     bool capturing;
     FX_TRY(check_stream(s, "cuStreamWaitEvent", &capturing));
     if (capturing && (flags & CU_EVENT_WAIT_EXTERNAL)) {
-        auto node = std::make_unique<Node>();
-        node->type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-        node->event = e;
-        return capture_node(s, std::move(node));
+        return capture_node(s, CU_GRAPH_NODE_TYPE_WAIT_EVENT, [&](Node &n) { n.event = e; });
     }
     if (e->capture) {
         bool active = std::find(captures.begin(), captures.end(), e->capture) != captures.end();
@@ -159,9 +162,7 @@ CUresult wait_event(Stream *s, Event *e, unsigned flags) {
 using namespace hostsim;
 
 FX_API cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
+    FX_ENTER_STREAM(handle);
     return begin(s, mode, nullptr);
 }
 FX_API cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *,
@@ -219,9 +220,7 @@ FX_API cuStreamEndCapture(CUstream handle, CUgraph *out) {
     return CUDA_SUCCESS;
 }
 FX_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
+    FX_ENTER_STREAM(handle);
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     if (s->legacy) FX_TRY(check_stream(s, "cuStreamIsCapturing of the legacy stream", nullptr));
     *status = !s->capture           ? CU_STREAM_CAPTURE_STATUS_NONE
@@ -231,9 +230,7 @@ FX_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
 }
 FX_API cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                               const CUgraphNode **before, const CUgraphEdgeData **edges, size_t *count) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
+    FX_ENTER_STREAM(handle);
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     if (s->legacy) FX_TRY(check_stream(s, "cuStreamGetCaptureInfo of the legacy stream", nullptr));
     bool active = s->capture && !s->capture->invalid;
@@ -251,9 +248,7 @@ FX_API cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cu
 }
 FX_API cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *before, const CUgraphEdgeData *, size_t count,
                                          unsigned flags) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
+    FX_ENTER_STREAM(handle);
     if (!s->capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (s->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     std::vector<Node *> tail;

@@ -46,10 +46,7 @@ CUresult copy(const CUDA_MEMCPY3D &p, CUstream stream, bool async, const char *c
     bool capturing;
     FX_TRY(check_stream(s, call, &capturing));
     if (capturing) {
-        auto node = std::make_unique<Node>();
-        node->type = CU_GRAPH_NODE_TYPE_MEMCPY;
-        node->copy = p;
-        return capture_node(s, std::move(node));
+        return capture_node(s, CU_GRAPH_NODE_TYPE_MEMCPY, [&](Node &n) { n.copy = p; });
     }
     Side from = source(p), to = destination(p);
     bool pageable_source = !find(from.base), pageable_target = !find(to.base);
@@ -84,10 +81,7 @@ CUresult fill(const CUDA_MEMSET_NODE_PARAMS &p, CUstream stream, const char *cal
     bool capturing;
     FX_TRY(check_stream(s, call, &capturing));
     if (capturing) {
-        auto node = std::make_unique<Node>();
-        node->type = CU_GRAPH_NODE_TYPE_MEMSET;
-        node->fill = p;
-        return capture_node(s, std::move(node));
+        return capture_node(s, CU_GRAPH_NODE_TYPE_MEMSET, [&](Node &n) { n.fill = p; });
     }
     return submit(s, [p] { return run_fill(p); });
 }
@@ -192,9 +186,7 @@ FX_API cuMemFree(CUdeviceptr p) {
     return current_context()->sticky;
 }
 FX_API cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(stream, s));
+    FX_ENTER_STREAM(stream);
     bool capturing;
     FX_TRY(check_stream(s, "cuMemAllocAsync", &capturing));
     if (capturing) {
@@ -204,9 +196,7 @@ FX_API cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream) {
     return allocate(bytes, MemoryKind::device, 0, current_context(), (void **)out);
 }
 FX_API cuMemFreeAsync(CUdeviceptr p, CUstream stream) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(stream, s));
+    FX_ENTER_STREAM(stream);
     bool capturing;
     FX_TRY(check_stream(s, "cuMemFreeAsync", &capturing));
     if (capturing) {

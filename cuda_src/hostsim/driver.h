@@ -24,6 +24,11 @@
     static ::hostsim::Counter counter_(__func__);             \
     ::hostsim::Guard guard_(counter_, ::hostsim::Need::need); \
     if (guard_.status != CUDA_SUCCESS) return guard_.status;
+// The same on a stream, which is `s` from then on.
+#define FX_ENTER_STREAM(handle) \
+    FX_ENTER(context);          \
+    ::hostsim::Stream *s;       \
+    FX_TRY(::hostsim::find_stream(handle, s))
 #define FX_TRY(call)                                             \
     do {                                                         \
         if (CUresult r_ = (call); r_ != CUDA_SUCCESS) return r_; \
@@ -175,6 +180,7 @@ CUresult forbid_while_capturing(const Context *context, const char *call);
 // For work on a stream. *capturing: record a node instead of running.
 CUresult check_stream(Stream *s, const char *call, bool *capturing);
 void invalidate(const std::shared_ptr<Capture> &capture, const char *why);
+CUresult refuse_in_capture(Stream *s, const char *why);  // and invalidates it
 void abandon(Stream *s);  // takes a stream that is destroyed out of its capture, which ends with its origin
 CUresult capture_node(Stream *s, std::unique_ptr<Node> node);
 CUresult wait_event(Stream *s, Event *e, unsigned flags);

@@ -45,6 +45,11 @@ CUresult typed(CUgraphNode handle, CUgraphNodeType type, Node *&n) {
     FX_TRY(find_node(handle, n));
     return n->type == type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+// The start of an entry point on a node of one type, which is `n` from then on.
+#define FX_ENTER_NODE(type) \
+    FX_ENTER(init);         \
+    Node *n;                \
+    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_##type, n))
 
 }  // namespace
 
@@ -428,9 +433,7 @@ FX_API cuGraphAddEventWaitNode(CUgraphNode *out, CUgraph graph, const CUgraphNod
     });
 }
 FX_API cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *p) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_KERNEL, n));
+    FX_ENTER_NODE(KERNEL);
     *p = {};
     p->func = reinterpret_cast<CUfunction>(n->function);
     p->gridDimX = n->launch.grid.x, p->gridDimY = n->launch.grid.y, p->gridDimZ = n->launch.grid.z;
@@ -440,62 +443,44 @@ FX_API cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *p
     return CUDA_SUCCESS;
 }
 FX_API cuGraphKernelNodeSetParams(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS *p) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_KERNEL, n));
+    FX_ENTER_NODE(KERNEL);
     return set_kernel(*n, *p);
 }
 FX_API cuGraphMemsetNodeGetParams(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *p) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_MEMSET, n));
+    FX_ENTER_NODE(MEMSET);
     *p = n->fill;
     return CUDA_SUCCESS;
 }
 FX_API cuGraphMemsetNodeSetParams(CUgraphNode handle, const CUDA_MEMSET_NODE_PARAMS *p) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_MEMSET, n));
+    FX_ENTER_NODE(MEMSET);
     return set_fill(*n, *p);
 }
 FX_API cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D *p) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_MEMCPY, n));
+    FX_ENTER_NODE(MEMCPY);
     *p = n->copy;
     return CUDA_SUCCESS;
 }
 FX_API cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D *p) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_MEMCPY, n));
+    FX_ENTER_NODE(MEMCPY);
     return set_copy(*n, *p);
 }
 FX_API cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS *p) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_HOST, n));
+    FX_ENTER_NODE(HOST);
     *p = n->host;
     return CUDA_SUCCESS;
 }
 FX_API cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *out) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_GRAPH, n));
+    FX_ENTER_NODE(GRAPH);
     *out = reinterpret_cast<CUgraph>(n->child.get());
     return CUDA_SUCCESS;
 }
 FX_API cuGraphEventRecordNodeGetEvent(CUgraphNode handle, CUevent *out) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_EVENT_RECORD, n));
+    FX_ENTER_NODE(EVENT_RECORD);
     *out = reinterpret_cast<CUevent>(n->event);
     return CUDA_SUCCESS;
 }
 FX_API cuGraphEventWaitNodeGetEvent(CUgraphNode handle, CUevent *out) {
-    FX_ENTER(init);
-    Node *n;
-    FX_TRY(typed(handle, CU_GRAPH_NODE_TYPE_WAIT_EVENT, n));
+    FX_ENTER_NODE(WAIT_EVENT);
     *out = reinterpret_cast<CUevent>(n->event);
     return CUDA_SUCCESS;
 }

@@ -94,6 +94,15 @@ std::unique_ptr<Graph> clone_graph(const Graph &g, std::unordered_map<const Node
 bool holds_conditional(const Graph &g);
 bool in_conditional_body(const Graph *g);
 
+// Adds a node of a type to the capture of `s`, behind what was captured last; `fill_in` sets its parameters.
+template <typename FillIn>
+CUresult capture_node(Stream *s, CUgraphNodeType type, FillIn fill_in) {
+    auto node = std::make_unique<Node>();
+    node->type = type;
+    fill_in(*node);
+    return capture_node(s, std::move(node));
+}
+
 CUresult set_kernel(Node &node, const CUDA_KERNEL_NODE_PARAMS &p);
 CUresult set_fill(Node &node, const CUDA_MEMSET_NODE_PARAMS &p);
 CUresult set_copy(Node &node, const CUDA_MEMCPY3D &p);

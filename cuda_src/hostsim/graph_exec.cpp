@@ -195,11 +195,8 @@ FX_API cuGraphUpload(CUgraphExec exec, CUstream stream) {
     Stream *s;
     FX_TRY(find_exec(exec, x));
     FX_TRY(find_stream(stream, s));
-    bool capturing;
-    FX_TRY(check_stream(s, "cuGraphUpload", &capturing));
-    if (!capturing) return CUDA_SUCCESS;
-    invalidate(s->capture, "cuGraphUpload");
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    FX_TRY(check_stream(s, "cuGraphUpload", nullptr));
+    return refuse_in_capture(s, "cuGraphUpload");
 }
 FX_API cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     FX_ENTER(context);
@@ -207,12 +204,8 @@ FX_API cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     Stream *s;
     FX_TRY(find_exec(exec, x));
     FX_TRY(find_stream(stream, s));
-    bool capturing;
-    FX_TRY(check_stream(s, "cuGraphLaunch", &capturing));
-    if (capturing) {
-        invalidate(s->capture, "cuGraphLaunch; add the graph as a child node");
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
+    FX_TRY(check_stream(s, "cuGraphLaunch", nullptr));
+    FX_TRY(refuse_in_capture(s, "cuGraphLaunch; add the graph as a child node"));
     if (!options.deferred) {
         if (CUresult r = run_exec(*x); r != CUDA_SUCCESS) fail(s->context, r);
         return CUDA_SUCCESS;

@@ -31,12 +31,11 @@ CUresult launch(CUfunction handle, const unsigned grid[3], const unsigned block[
         return r;
     }
     if (capturing) {
-        auto node = std::make_unique<Node>();
-        node->type = CU_GRAPH_NODE_TYPE_KERNEL;
-        node->function = f;
-        node->launch = l;
-        node->args = std::move(args);
-        return capture_node(s, std::move(node));
+        return capture_node(s, CU_GRAPH_NODE_TYPE_KERNEL, [&](Node &n) {
+            n.function = f;
+            n.launch = l;
+            n.args = std::move(args);
+        });
     }
     return submit(s, [l, args = std::move(args)]() mutable {
         l.args = args.data();

@@ -151,80 +151,43 @@ FX_API cuStreamDestroy(CUstream handle) {
     delete s;
     return CUDA_SUCCESS;
 }
-FX_API cuStreamGetPriority(CUstream handle, int *priority) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
-    *priority = s->priority;
-    return CUDA_SUCCESS;
-}
-FX_API cuStreamGetFlags(CUstream handle, unsigned *flags) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
-    *flags = s->flags;
-    return CUDA_SUCCESS;
-}
-FX_API cuStreamGetId(CUstream handle, unsigned long long *id) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
-    *id = s->id;
-    return CUDA_SUCCESS;
-}
-FX_API cuStreamGetDevice(CUstream handle, CUdevice *device) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
-    *device = 0;
-    return CUDA_SUCCESS;
-}
-FX_API cuStreamGetCtx(CUstream handle, CUcontext *out) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
-    *out = reinterpret_cast<CUcontext>(s->context);
-    return CUDA_SUCCESS;
-}
-FX_API cuStreamSynchronize(CUstream handle) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
-    if (s->capture) {
-        invalidate(s->capture, "cuStreamSynchronize of a capturing stream");
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+#define FX_STREAM_GET(api, type, value)      \
+    FX_API api(CUstream handle, type *out) { \
+        FX_ENTER_STREAM(handle);             \
+        *out = value;                        \
+        return CUDA_SUCCESS;                 \
     }
+FX_STREAM_GET(cuStreamGetPriority, int, s->priority)
+FX_STREAM_GET(cuStreamGetFlags, unsigned, s->flags)
+FX_STREAM_GET(cuStreamGetId, unsigned long long, s->id)
+FX_STREAM_GET(cuStreamGetDevice, CUdevice, 0)
+FX_STREAM_GET(cuStreamGetCtx, CUcontext, reinterpret_cast<CUcontext>(s->context))
+FX_API cuStreamSynchronize(CUstream handle) {
+    FX_ENTER_STREAM(handle);
+    FX_TRY(refuse_in_capture(s, "cuStreamSynchronize of a capturing stream"));
     if (s->legacy) FX_TRY(check_stream(s, "cuStreamSynchronize of the legacy stream", nullptr));
     if (s->legacy) FX_TRY(forbid_while_capturing(s->context, "cuStreamSynchronize of the legacy stream"));
     drain(s);
     return s->context->sticky;
 }
 FX_API cuStreamQuery(CUstream handle) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
-    if (s->capture) {
-        invalidate(s->capture, "cuStreamQuery of a capturing stream");
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
+    FX_ENTER_STREAM(handle);
+    FX_TRY(refuse_in_capture(s, "cuStreamQuery of a capturing stream"));
     if (s->legacy) FX_TRY(check_stream(s, "cuStreamQuery", nullptr));
     if (!pending(s)) return s->context->sticky;
     progress();
     return s->context->sticky != CUDA_SUCCESS ? s->context->sticky : CUDA_ERROR_NOT_READY;
 }
 FX_API cuLaunchHostFunc(CUstream handle, CUhostFn fn, void *data) {
-    FX_ENTER(context);
-    Stream *s;
-    FX_TRY(find_stream(handle, s));
+    FX_ENTER_STREAM(handle);
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
     bool capturing;
     FX_TRY(check_stream(s, "cuLaunchHostFunc", &capturing));
     if (capturing) {
-        auto node = std::make_unique<Node>();
-        node->type = CU_GRAPH_NODE_TYPE_HOST;
-        node->host.fn = fn;
-        node->host.userData = data;
-        return capture_node(s, std::move(node));
+        return capture_node(s, CU_GRAPH_NODE_TYPE_HOST, [&](Node &n) {
+            n.host.fn = fn;
+            n.host.userData = data;
+        });
     }
     return submit(s, [fn, data] {
         in_host_function = true;
@@ -262,10 +225,7 @@ static CUresult record(CUevent handle, CUstream stream, unsigned flags) {
     bool capturing;
     FX_TRY(check_stream(s, "cuEventRecord", &capturing));
     if (capturing && (flags & CU_EVENT_RECORD_EXTERNAL)) {
-        auto node = std::make_unique<Node>();
-        node->type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-        node->event = e;
-        return capture_node(s, std::move(node));
+        return capture_node(s, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [&](Node &n) { n.event = e; });
     }
     if (capturing) {
         e->capture = s->capture;
