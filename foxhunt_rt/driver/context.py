@@ -190,7 +190,8 @@ class Context:
     @property
     def is_current(self) -> bool:
         """Whether this context is current in this thread: one driver call."""
-        return bool(self._get_current()[1] == self.handle)
+        current: bool = self._get_current()[1] == self.handle
+        return current
 
     def finalize(self, owner: object, destroy: Callable[..., object], *args: Any) -> weakref.finalize[..., Any]:
         """Calls ``destroy(context, *args)`` once: when ``owner`` is collected, when the result is called, at `close`, or at

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 from foxhunt_rt.driver.errors import DriverNotFound, FoxhuntError
@@ -65,12 +64,13 @@ class Shim:
     def _name(self, slot: int) -> str:
         return str(self._library.fxTraceName(slot).decode())
 
-    def counts(self) -> Counter[str]:
+    def counts(self) -> dict[str, int]:
         """Calls since the process began, by entry point without version suffix; those never made are left out."""
-        found: Counter[str] = Counter()
+        found: dict[str, int] = {}
         for slot in range(self._library.fxTraceSlots()):
             if calls := self._library.fxTraceCount(slot):
-                found[self._name(slot)] += calls
+                name = self._name(slot)
+                found[name] = found.get(name, 0) + calls
         return found
 
     @property

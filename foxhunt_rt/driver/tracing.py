@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from types import TracebackType
 
 from foxhunt_rt.driver import loader
-from foxhunt_rt.driver.calls import counts
+from foxhunt_rt.driver.calls import CallCounts, counts
 
 #: Calls that launch, allocate and wait for nothing: which context is current, and whether a stream is done or capturing.
 PLUMBING = frozenset({"cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuStreamQuery",
@@ -76,12 +75,12 @@ class DriverCalls:
         self.ours: dict[str, int] = {}
 
     def __enter__(self) -> DriverCalls:
-        self._ours, self._before = Counter(counts), _read()
+        self._ours, self._before = counts.copy(), _read()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.found = dict(_read() - self._before)
-        self.ours = dict(counts - self._ours)
+        self.found = _read() - self._before
+        self.ours = counts - self._ours
 
     def text(self) -> str:
         """One line, the most frequent first."""
@@ -95,13 +94,13 @@ def seen_from_outside() -> bool:
     return loader.shim() is not None or loader.hostsim() is not None
 
 
-def _read() -> Counter[str]:
+def _read() -> CallCounts:
     shim, sim = loader.shim(), loader.hostsim()
     if shim is not None:
-        return shim.counts()
+        return CallCounts(shim.counts())
     if sim is None:
-        return Counter(counts)
-    return Counter({name: int(sim.fxHostsimCounter(name.encode())) for name in _entry_points()})
+        return counts.copy()
+    return CallCounts({name: int(sim.fxHostsimCounter(name.encode())) for name in _entry_points()})
 
 
 __all__ = [

@@ -8,7 +8,6 @@ the buffers that it writes are compared, so that a difference names the child, t
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -144,7 +143,7 @@ def _launch_steps(step: StepGraph, count: int) -> Callable[[], None]:
 
 
 def _count(total: dict[str, int], function: Callable[..., None], *args: Any) -> None:
-    before = Counter(counts)
+    before = counts.copy()
     function(*args)
     for name, calls in (counts - before).items():
         if launches(name) and not name.startswith(("cuMemcpyDtoH", "cuMemcpyHtoD")):  # the host looking at a flag

@@ -430,8 +430,7 @@ class Replay:
 
     def ready(self, batch: int) -> bool:
         """Whether at least `batch` rows have complete windows."""
-        waiting = self.lag * (self._environments or 0)
-        return self.size >= batch and self.inserted - waiting >= batch
+        return self.inserted - self.lag * (self._environments or 0) >= batch <= self.capacity
 
     def require(self, batch: int) -> None:
         """Raises ReplayError unless `ready`: a replay over fewer rows is refused before the launch."""

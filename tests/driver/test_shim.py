@@ -37,7 +37,8 @@ def report(**found):
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    settings = {"FOXHUNT_HOSTSIM": "", "FOXHUNT_TRACE": "1", "PYTHONPATH": str(ROOT), **env}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = {"FOXHUNT_HOSTSIM": "", "FOXHUNT_TRACE": "1", "PYTHONPATH": path, **env}
     return subprocess.run([sys.executable, "-c", START + code], cwd=ROOT, env={**os.environ, **settings}, text=True,
                           capture_output=True, timeout=100, check=False)  # fmt: skip
 
