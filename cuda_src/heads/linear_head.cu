@@ -24,11 +24,12 @@ FX_KERNEL_ANYBLOCK(head_gradient) {
         return;
     }
     const int columns = min(HEAD_COLUMNS, a.Hp - begin);
-    FX_ROWS(t, columns * HEAD_WIDTH) {
-        const int k = begin + t / HEAD_WIDTH, o = t % HEAD_WIDTH;
-        float sum = 0.0f;
-        if (o < a.outputs)
-            sum = fx::lane_sum(B, [&](int r) { return of(r, a.first + o) * a.x[(int64_t)r * a.Hp + k]; });
+    const int outputs = a.outputs;
+    FX_ROWS(t, columns * outputs) {
+        const int k = begin + t / outputs, o = t % outputs;
+        const float sum = fx::lane_sum(B, [&](int r) { return of(r, a.first + o) * a.x[(int64_t)r * a.Hp + k]; });
         FX_LANE_0 a.dw[k * HEAD_WIDTH + o] = sum;
     }
+    FX_FOR(i, columns * HEAD_WIDTH)
+        if (i % HEAD_WIDTH >= outputs) a.dw[begin * HEAD_WIDTH + i] = 0.0f;
 }
