@@ -9,7 +9,9 @@ from typing import Any
 Program = Callable[..., Any]
 
 BUILT = """
-import os, sys, gc
+import os, sys, gc, warnings
+# From 3.12 on Python warns of every fork in a process with threads, and NVIDIA's driver has threads.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 import numpy as np, foxhunt_rt as fx
 from foxhunt_rt import interop
 from foxhunt_rt.driver import LifetimeError, capture

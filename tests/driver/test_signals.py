@@ -150,7 +150,9 @@ signal.signal(signal.SIGALRM, signal.SIG_DFL)
 is_whole(current=True)  # our context may have stayed current
 """
     )
-    assert (ended.status, ended.output, ended.errors) == (0, "True\n", ""), ended
+    assert (ended.status, ended.output) == (0, "True\n"), ended
+    # Inside a destructor Python itself catches it, and says so.
+    assert ended.errors == "" or ended.errors.startswith("Exception ignored in: <finalize object"), ended
 
 
 def test_ctrl_c_that_nobody_catches_is_pythons_own(program: Program) -> None:
