@@ -1,6 +1,9 @@
 """Trains a distributional DQN to swing Acrobot-v1 up within 100 steps: python examples/acrobot.py [--seed N]
 
 Runs on a GPU, or, where there is none, on the CPU through hostsim. Needs `pip install "gymnasium[classic-control]"`.
+Prints a line every so many steps, and last:
+
+    ...mean return of 100 greedy episodes: ... (the goal is -100)
 """
 
 from __future__ import annotations

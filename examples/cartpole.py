@@ -1,6 +1,9 @@
 """Trains a distributional DQN on CartPole-v1 to its limit of 500 steps an episode: python examples/cartpole.py [--seed N]
 
 Runs on a GPU, or, where there is none, on the CPU through hostsim. Needs `pip install gymnasium`.
+Prints a line every so many steps, and last:
+
+    ...mean return of 100 greedy episodes: ... (the goal is 475)
 """
 
 from __future__ import annotations

@@ -1,10 +1,15 @@
 """JAX and our kernels on the same memory: python examples/jax_buffers.py
 
 A JAX array becomes a read-only buffer of ours, and what our step graph writes becomes a JAX array, without a copy either way.
-Runs on a GPU when JAX has one too, else on the CPU through hostsim.
+Runs on a GPU when JAX has one too, else on the CPU through hostsim. Prints:
+
+    sum by our kernel 1.9..., by JAX 1.9...
+    child bad writes theirs, which its owner gave out read-only: copy it with Runtime.array
 """
 
 from __future__ import annotations
+
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -39,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit("jax_buffers.py takes no arguments" if sys.argv[1:] else main())

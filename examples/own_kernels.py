@@ -2,7 +2,15 @@
 
 A damped oscillator, advanced by two kernels; a third measures its energy, on the steps on which a device word says so; eight
 steps a launch; the damping is a slot that changes without a new capture. Runs on a GPU (needs nvcc) or, where there is none, on
-the CPU through hostsim (needs g++).
+the CPU through hostsim (needs g++). Prints on hostsim:
+
+    ungraphed ... {'cuLaunchKernel': 44}
+    child by child ... {'cuGraphLaunch': 44}
+    parent ... {'cuGraphLaunch': 20}
+    8 per launch ...
+    bitwise equal
+    after  400 steps, damping 0: energy 0.49...
+    after  800 steps, damping 1: energy 0.00...
 """
 
 from __future__ import annotations
@@ -107,4 +115,4 @@ def run(rt: fx.Runtime, n: int = 10_000, dt: float = 0.01) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit("own_kernels.py takes no arguments" if sys.argv[1:] else main())

@@ -2,7 +2,8 @@
 
 One parent, one launch a step: prioritized sampling (ours) -> forward, backward and Adam of a torch module (a graph that PyTorch
 captured) -> new priorities (ours). Tensors and buffers share memory; nothing is copied and the host waits for nothing. Needs a
-GPU and PyTorch 2.9 or newer.
+GPU and PyTorch 2.9 or newer. Prints a loss that falls, a verification that ends with "bitwise equal", the foreign kernels of the
+ledger, and that the greedy action is the best one in more than 90 % of new states.
 """
 
 from __future__ import annotations
@@ -110,4 +111,4 @@ def main() -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main() > 0.9 else 1)
+    sys.exit("torch_child.py takes no arguments" if sys.argv[1:] else 0 if main() > 0.9 else 1)

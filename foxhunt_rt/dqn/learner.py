@@ -315,8 +315,8 @@ class Learner:
 
     def restore(self, step: int, *, seed: int, initial: Config, config: Config, alpha_c51: float) -> None:
         """Puts settings, guard and records to where a learner stood after ``step`` steps, and empties the replay. `persistent`
-        and the replay are for the caller to write (learner_state.py). ``seed``, ``config`` and ``alpha_c51`` are those in use then,
-        ``initial`` is what `reset` goes back to.
+        and the replay are for the caller to write (learner_state.py). ``seed``, ``config`` and ``alpha_c51`` are those in use
+        then, ``initial`` is what `reset` goes back to.
 
         In a capture: refused. Synchronizes: yes. Allocates: no.
         """
