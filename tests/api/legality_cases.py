@@ -249,7 +249,7 @@ class World:
 
     @cached_property
     def view(self) -> dqn.StepView:
-        watching = Watching()
+        self.watching = watching = Watching()
         self._watched = dqn.Learner(self.rt, self.config, 4, [2], extensions=[watching])
         return watching.view
 
@@ -549,10 +549,10 @@ CASES: dict[str, Case] = {
     "StepPlan.volatile": lambda w: hooked(w.plan().volatile, w.x),
     "StepPlan.user": lambda w: (lambda plan: hooked(plan.user, plan.children[0]))(w.plan()),
     **attribute(lambda w: w.plan(), "StepPlan.volatile_fields", "StepPlan.sequence", "StepPlan.dependencies", "StepPlan.build"),
-    "StepTimer()": lambda w: lambda: StepTimer(4),
-    "StepTimer.reset": lambda w: StepTimer(4).reset,
-    "StepTimer.launch": lambda w: hooked(StepTimer(4).launch, w.step),
-    "StepTimer.record": lambda w: hooked(StepTimer(4).record, dict(started_ns=0, ended_ns=1)),
+    "StepTimer()": lambda w: StepTimer,
+    "StepTimer.reset": lambda w: StepTimer().reset,
+    "StepTimer.launch": lambda w: hooked(StepTimer().launch, w.step),
+    "StepTimer.record": lambda w: hooked(StepTimer().record, lambda: dict(started_ns=0, ended_ns=1)),
     "UngraphedUser()": lambda w: lambda: graph.UngraphedUser(w.rt, "user"),
     "UngraphedUser.launch": lambda w: hooked(w.warm_user.launch, "add_scalar", (1,), (N,), dict(x=w.x, value=1.0, n=N)),
     "UngraphedUser.launch#first": lambda w: hooked(w.fresh_user().launch, "add_scalar", (1,), (N,),
@@ -606,6 +606,7 @@ CASES: dict[str, Case] = {
     "testing.assert_calls": lambda w: inside(lambda: testing.assert_calls({})),
     "testing.assert_isolated": lambda w: hooked(testing.assert_isolated, w.rt),
     "testing.assert_no_allocation": lambda w: inside(testing.assert_no_allocation),
+    "testing.assert_no_growth": lambda w: inside(testing.assert_no_growth),
     "testing.assert_no_sync": lambda w: inside(testing.assert_no_sync),
     "testing.assert_replay_matches": lambda w: hooked(testing.assert_replay_matches, w.step),
     "testing.assert_replay_matches#first": lambda w: hooked(testing.assert_replay_matches, w.plan().build()),
@@ -645,6 +646,7 @@ CASES: dict[str, Case] = {
     "Extension.persistent": lambda w: dqn.Extension().persistent,
     "StepView.child": lambda w: (lambda view: hooked(view.child, f"more {next(COUNT)}", [w.x], [w.y]))(w.view),
     "StepView.trunk_gradient": lambda w: hooked(w.view.trunk_gradient, "watching"),
+    "StepView.metrics_of": lambda w: hooked(w.view.metrics_of, w.watching),
     "StepView.metric": lambda w: hooked(w.view.metric, "seen"),
     "StepView.group": lambda w: hooked(w.view.group, "watching"),
     **attribute(lambda w: w.view, "StepView.dlogits", "StepView.trunk_output"),
@@ -657,7 +659,7 @@ CASES: dict[str, Case] = {
         3, seed=0, initial=w.config, config=w.config, alpha_c51=0.5))(dqn_learner(w)),
     "Learner.load_params": lambda w: (lambda values: lambda: w.learner.load_params(values))(w.learner.params()),
     "Learner.close": lambda w: dqn_learner(w).close,
-    **attribute(lambda w: w.learner, "Learner.config", "Learner.drain", "Learner.take", "Learner.params", "Learner.persistent",
+    **attribute(lambda w: w.learner, "Learner.config", "Learner.last", "Learner.drain", "Learner.take", "Learner.params", "Learner.persistent",
                 "Learner.state_buffers"),
     "Metrics.of": lambda w: hooked(dqn.Metrics.of, w.agent.learner.last),
     **attribute(lambda w: w.learner.layout, "NetworkLayout.state_padded", "NetworkLayout.head_width",
