@@ -12,6 +12,7 @@ How to use it: docs/agent.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from foxhunt_rt.dqn.checkpoint import CheckpointError, load_checkpoint, save_che
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.learner_state import check_state, config_of, read_state, write_state
 from foxhunt_rt.dqn.snapshot import PolicySnapshot
+from foxhunt_rt.driver import FoxhuntError
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.interop import to_numpy
 from foxhunt_rt.replay import ReplayError, decode_actions, encode_actions
@@ -43,11 +45,6 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], di
     if facts.get("kind") != _KIND:
         raise CheckpointError(f"{os.fspath(path)} is no checkpoint of an agent; give a file that Agent.save wrote")
     return tensors, facts, toml
-
-
-def _close_all(parts: Sequence[Any]) -> None:
-    for part in parts:
-        part.close()
 
 
 @dataclass(frozen=True)
@@ -133,26 +130,34 @@ class Agent:
     def __init__(self, state_dim: int, branches: Sequence[int], config: Config | None = None, runtime: Runtime | None = None,
                  environments: int = 1) -> None:  # fmt: skip
         self.config = config or Config()
-        self.runtime = rt = runtime or Runtime()
         self.branches, self.state_dim, self.environments = tuple(branches), state_dim, environments
-        self.learner = Learner(rt, self.config, state_dim, self.branches)
-        self.replay = self.learner.replay
-        self._staging = self.replay.staging(environments)
         self._epoch = 0
         self._expected: npt.NDArray[np.float32] | None = None  # states that the next observe must bring, NaN: any
+        self.runtime = runtime or Runtime()
+        with contextlib.ExitStack() as undo:
+            if runtime is None:
+                undo.callback(self.runtime.close)
+            self._build(undo)
+            self._release = weakref.finalize(self, undo.pop_all().close)
 
+    def _build(self, undo: contextlib.ExitStack) -> None:
+        """Learner, and the graphs of observe and act; what ends them goes to `undo`."""
+        rt = self.runtime
+        self.learner = Learner(rt, self.config, self.state_dim, self.branches)
+        undo.callback(self.learner.close)
+        self.replay = self.learner.replay
+        self._staging = self.replay.staging(self.environments)
         plan = rt.plan("observe")
         with plan.child(
             "insert", reads=self._staging.buffers, writes=self.replay.insert_writes(self._staging)
         ) as child:
             self.replay.record_insert(child, self._staging)
         self._insert = plan.build(ungraphed=False)
-
-        self.actor = Actor(rt, self.learner.layout, self.learner.adam.theta, self.learner.control.buffer, environments,
+        undo.callback(self._insert.close)
+        self.actor = Actor(rt, self.learner.layout, self.learner.adam.theta, self.learner.control.buffer, self.environments,
                            guard=self.learner.guard)  # fmt: skip
+        undo.callback(self.actor.close)
         self.policy = self.actor.policy
-        parts = (self.actor, self._insert, self.learner, *((rt,) if runtime is None else ()))
-        self._release = weakref.finalize(self, _close_all, parts)
 
     @property
     def steps(self) -> int:
@@ -365,8 +370,14 @@ class Agent:
         except CheckpointError as error:
             raise CheckpointError(f"{os.fspath(path)} is not for this agent: {error}") from None
         self._expected, self._epoch = None, 0
-        write_state(self.learner, tensors, facts)
-        self.policy.draws.copy_from(draws)
+        try:
+            write_state(self.learner, tensors, facts)
+            self.policy.draws.copy_from(draws)
+        except BaseException:
+            with contextlib.suppress(FoxhuntError):  # a dead context has nothing left to reset
+                self.learner.reset(self.config.train.seed)
+                self.policy.reset()
+            raise
         self._expected, self._epoch, self.config = expected, int(facts["epoch"]), config_of(facts)
 
     def _check(self, tensors: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> tuple[Any, npt.NDArray[np.uint64]]:

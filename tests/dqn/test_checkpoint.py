@@ -244,7 +244,7 @@ def test_an_interrupted_load_leaves_a_new_agent(agent: Agent, runtime: Runtime, 
         patch.setattr(learner_state.saved, "write_contents", interrupt)
         with pytest.raises(KeyboardInterrupt):
             agent.load(path)
-    assert agent.steps == 0 and agent.replay.read_state().inserted == 0
+    assert agent.steps == 0 and agent.replay.read_state().inserted == 0 and not agent.policy.draws.to_numpy().any()
     for name, array in agent.learner.params().items():
         np.testing.assert_array_equal(array, fresh[name])
     agent.load(path)

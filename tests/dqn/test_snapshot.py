@@ -196,6 +196,23 @@ def test_leaves_nothing_behind(runtime: Runtime) -> None:
     assert after[1] <= before[1] + 4
 
 
+@pytest.mark.hostsim
+def test_an_agent_that_cannot_be_made_leaves_nothing() -> None:
+    sim = driver.hostsim()
+    assert sim is not None
+
+    def refused() -> list[int]:
+        with pytest.raises(ReplayError, match="raise the capacity"):  # told by the last part of it
+            Agent(STATE, [3, 2], CONFIG, environments=200)
+        gc.collect()
+        return [
+            sim.fxHostsimCounter(f"live.{kind}".encode())
+            for kind in ("allocations", "modules", "streams", "graph_execs")
+        ]
+
+    assert refused() == refused()
+
+
 def test_an_exception_while_it_is_made_leaves_nothing(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     before = len(live_allocations())
