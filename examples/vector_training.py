@@ -50,8 +50,8 @@ def train(agent: Agent, name: str, report_every: int = 2000) -> None:
         states = following
         if agent.ready:
             metrics = agent.step()  # one graph launch
-            if metrics and metrics.step and metrics.step % report_every == 0:
-                print(f"step {metrics.step:6}  loss {metrics.loss:7.4f}  Q {metrics.q_mean:7.2f}  epsilon {agent.epsilon:.2f}",
+            if metrics and agent.steps % report_every == 0:  # metrics come a step or two late
+                print(f"step {agent.steps:6}  loss {metrics.loss:7.4f}  Q {metrics.q_mean:7.2f}  epsilon {agent.epsilon:.2f}",
                       flush=True)  # fmt: skip
     agent.drain()
     envs.close()
