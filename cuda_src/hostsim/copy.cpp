@@ -250,7 +250,7 @@ FX_API cuMemHostGetFlags(unsigned *flags, void *p) {
 }
 FX_API cuMemGetInfo(size_t *free, size_t *total) {
     FX_ENTER(context);
-    if (free) *free = device_bytes_total() - device_bytes_used();
+    if (free) *free = device_bytes_total() - device_bytes_used(current_context()->device);
     if (total) *total = device_bytes_total();
     return CUDA_SUCCESS;
 }
@@ -280,7 +280,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, CUde
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = a->id; break;
         case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = 0; break;
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = 0; break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = a->context ? a->context->device : 0; break;
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)out = 0; break;
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = (CUdeviceptr)a->data; break;
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = a->size; break;

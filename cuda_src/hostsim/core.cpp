@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <new>
@@ -15,7 +16,7 @@ namespace hostsim {
 namespace {
 std::recursive_mutex lock;
 bool initialized = false, forked = false;
-Context primary;
+Context primaries[kMostDevices];
 std::set<Context *> contexts;
 thread_local std::vector<Context *> *context_stack;  // freed with its thread's last use: never
 unsigned long long next_context = 1;
@@ -52,6 +53,8 @@ void open_context(Context *c) {
     c->streams = {c->legacy};
     contexts.insert(c);
 }
+
+bool is_device(CUdevice device) { return device >= 0 && device < options.devices; }
 
 void close_context(Context *c) {
     drain(c);
@@ -137,25 +140,25 @@ FX_API cuInit(unsigned flags) {
 FX_API cuDriverGetVersion(int *version) {
     FX_ENTER(nothing);
     if (!version) return CUDA_ERROR_INVALID_VALUE;
-    *version = CUDA_VERSION;
+    *version = options.version ? (int)options.version : CUDA_VERSION;
     return CUDA_SUCCESS;
 }
 
 // ---------------------------------------------------------------- the device
 FX_API cuDeviceGetCount(int *count) {
     FX_ENTER(init);
-    *count = 1;
+    *count = (int)options.devices;
     return CUDA_SUCCESS;
 }
 FX_API cuDeviceGet(CUdevice *device, int ordinal) {
     FX_ENTER(init);
-    if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
-    *device = 0;
+    if (!is_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
     return CUDA_SUCCESS;
 }
 FX_API cuDeviceGetName(char *name, int length, CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
     strncpy(name, "foxhunt hostsim", (size_t)length);
     name[length - 1] = 0;
@@ -163,20 +166,22 @@ FX_API cuDeviceGetName(char *name, int length, CUdevice device) {
 }
 FX_API cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     memcpy(uuid->bytes, "foxhunt-hostsim0", 16);
+    uuid->bytes[15] = (char)("0123456789abcdef"[device]);
     return CUDA_SUCCESS;
 }
 FX_API cuDeviceTotalMem(size_t *bytes, CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     *bytes = device_bytes_total();
     return CUDA_SUCCESS;
 }
 FX_API cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
-    strncpy(id, "0000:00:00.0", (size_t)length);
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!id || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    snprintf(id, (size_t)length, "0000:%02X:00.0", (unsigned)device);
     return CUDA_SUCCESS;
 }
 FX_API cuDeviceCanAccessPeer(int *can, CUdevice, CUdevice) {
@@ -186,7 +191,7 @@ FX_API cuDeviceCanAccessPeer(int *can, CUdevice, CUdevice) {
 }
 FX_API cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (!value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
     static const std::map<int, int> values = {
         // shaped like compute capability 9.0; what is not here is 0
@@ -231,9 +236,11 @@ FX_API cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice d
 // ---------------------------------------------------------------- contexts
 FX_API cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    Context &primary = primaries[device];
     if (primary.retained++ == 0) {
         primary.primary = true;
+        primary.device = device;
         open_context(&primary);
     }
     *out = reinterpret_cast<CUcontext>(&primary);
@@ -241,36 +248,41 @@ FX_API cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
 }
 FX_API cuDevicePrimaryCtxRelease(CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    Context &primary = primaries[device];
     if (!primary.retained) return CUDA_ERROR_INVALID_CONTEXT;
     if (--primary.retained == 0) close_context(&primary);
     return CUDA_SUCCESS;
 }
 FX_API cuDevicePrimaryCtxReset(CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    Context &primary = primaries[device];
     if (contexts.count(&primary)) {
         close_context(&primary);
         if (primary.retained) open_context(&primary);
     }
     return CUDA_SUCCESS;
 }
-FX_API cuDevicePrimaryCtxSetFlags(CUdevice, unsigned flags) {
+FX_API cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
     FX_ENTER(init);
-    primary.flags = flags;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    primaries[device].flags = flags;
     return CUDA_SUCCESS;
 }
-FX_API cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) {
+FX_API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     FX_ENTER(init);
-    *flags = primary.flags;
-    *active = primary.retained > 0;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    *flags = primaries[device].flags;
+    *active = primaries[device].retained > 0;
     return CUDA_SUCCESS;
 }
 FX_API cuCtxCreate(CUcontext *out, CUctxCreateParams *, unsigned flags, CUdevice device) {
     FX_ENTER(init);
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     auto *c = new Context;
     c->flags = flags;
+    c->device = device;
     open_context(c);
     stack().push_back(c);
     *out = reinterpret_cast<CUcontext>(c);
@@ -313,7 +325,7 @@ FX_API cuCtxGetCurrent(CUcontext *out) {
 }
 FX_API cuCtxGetDevice(CUdevice *device) {
     FX_ENTER(any);
-    *device = 0;
+    *device = current_context()->device;
     return CUDA_SUCCESS;
 }
 FX_API cuCtxGetFlags(unsigned *flags) {

@@ -36,6 +36,8 @@
 
 namespace hostsim {
 
+constexpr int kMostDevices = 16;
+
 enum class Need {
     nothing,
     init,     // cuInit
@@ -52,6 +54,7 @@ struct Counter {
 struct Context {
     CUresult sticky = CUDA_SUCCESS;
     bool primary = false;
+    CUdevice device = 0;
     unsigned flags = 0, retained = 0;
     unsigned long long id = 0;
     struct Stream *legacy = nullptr;

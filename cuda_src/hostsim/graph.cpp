@@ -305,6 +305,12 @@ FX_API cuGraphGetEdges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, CUgra
     if (data) memset(data, 0, room * sizeof(*data));
     return list_out(b, to, count);
 }
+// The form before CUDA 12.3, without edge data, under its own name.
+#undef cuGraphGetEdges
+FX_API cuGraphGetEdges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, size_t *count) {
+    return cuGraphGetEdges_v2(handle, from, to, nullptr, count);
+}
+#define cuGraphGetEdges cuGraphGetEdges_v2
 FX_API cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type) {
     FX_ENTER(init);
     Node *n;
@@ -490,6 +496,10 @@ FX_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgraph gra
     Graph *g;
     FX_TRY(find_graph(graph, g));
     if (!out || flags > CU_GRAPH_COND_ASSIGN_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+    if (!options.conditionals) {
+        report("conditional nodes are switched off (option conditionals)");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     while (g->inside) g = g->inside->graph;
     g->handles.push_back({next_handle++, initial, flags == CU_GRAPH_COND_ASSIGN_DEFAULT, false});
     *out = g->handles.back().id;

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 
+#include "hostsim/driver.h"
 #include "hostsim/options.h"
 
 namespace hostsim {
@@ -26,7 +27,7 @@ constexpr size_t kLarge = 1 << 16;
 
 std::map<const char *, Allocation> allocations;  // by start, the quarantined ones included
 std::deque<const char *> quarantine;
-size_t quarantined = 0, used = 0;
+size_t quarantined = 0, used[kMostDevices] = {};  // used: bytes on each device
 unsigned long long next_id = 1;
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -82,7 +83,7 @@ void fill_poison(void *p, size_t size) {
 
 CUresult allocate(size_t size, MemoryKind kind, unsigned flags, Context *context, void **out) {
     if (!size || !out) return CUDA_ERROR_INVALID_VALUE;
-    if (kind == MemoryKind::device && size > device_bytes_total() - used) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (kind == MemoryKind::device && size > device_bytes_total() - used[context->device]) return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation a;
     a.size = size;
     a.kind = kind;
@@ -92,7 +93,7 @@ CUresult allocate(size_t size, MemoryKind kind, unsigned flags, Context *context
     if (!(options.redzones ? map_guarded(a) : map_plain(a))) return CUDA_ERROR_OUT_OF_MEMORY;
     if (options.poison && kind == MemoryKind::device) fill_poison(a.data, size);
     if (kind == MemoryKind::host && !a.map) memset(a.data, 0, size);
-    if (kind == MemoryKind::device) used += size;
+    if (kind == MemoryKind::device) used[context->device] += size;
     *out = a.data;
     allocations[a.data] = a;
     return CUDA_SUCCESS;
@@ -128,7 +129,7 @@ CUresult release(void *p, MemoryKind kind) {
     auto it = allocations.find(static_cast<char *>(p));
     if (it == allocations.end() || it->second.freed || it->second.kind != kind) return CUDA_ERROR_INVALID_VALUE;
     Allocation &a = it->second;
-    if (kind == MemoryKind::device) used -= a.size;
+    if (kind == MemoryKind::device) used[a.context->device] -= a.size;
     if (!a.guarded) {
         unmap(a);
         allocations.erase(it);
@@ -173,7 +174,7 @@ size_t device_bytes_total() {
     static size_t total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     return total;
 }
-size_t device_bytes_used() { return used; }
+size_t device_bytes_used(int device) { return used[device]; }
 
 std::vector<const Allocation *> live_allocations() {
     std::vector<const Allocation *> found;

@@ -42,7 +42,7 @@ void release_all(Context *context);
 const Allocation *find(const void *p, size_t size = 1);
 Allocation *find_start(const void *p);
 size_t device_bytes_total();
-size_t device_bytes_used();
+size_t device_bytes_used(int device);
 size_t allocation_count();  // device and host memory that the driver gave and that is not freed
 // Every piece of memory that kernels may touch, in the order of addresses.
 std::vector<const Allocation *> live_allocations();

@@ -85,6 +85,21 @@ CUresult check_function(CUfunction handle, Function *&f) {
 
 }  // namespace
 
+// No device reaches the memory of another: an argument that points there is an illegal address, found at the launch.
+static CUresult check_peers(Function *f, const std::vector<char> &args) {
+    for (size_t offset = 0; offset + 8 <= args.size(); offset += 8) {
+        void *p;
+        memcpy(&p, args.data() + offset, 8);
+        const Allocation *a = find(p);
+        if (!a || a->kind != MemoryKind::device || a->context->device == f->context->device) continue;
+        report("kernel %s on device %d: the argument at offset %zu points to %s on device %d", f->name.c_str(),
+               f->context->device, offset, a->label.empty() ? "an allocation without label" : a->label.c_str(),
+               a->context->device);
+        return fail(f->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult prepare_launch(Function *f, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params,
                         void **extra, Launch &launch, std::vector<char> &args) {
     if (!functions.has(f) || !f->module) return CUDA_ERROR_INVALID_HANDLE;
@@ -130,7 +145,7 @@ CUresult prepare_launch(Function *f, const unsigned grid[3], const unsigned bloc
     } else {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
+    return options.devices > 1 ? check_peers(f, args) : CUDA_SUCCESS;
 }
 
 static void breach(const char *format, const Function *f, const Function *other) {

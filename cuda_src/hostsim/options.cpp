@@ -35,6 +35,9 @@ int configure(const char *key, long long value) {
     else if (k == "workers" && value >= 0) options.workers = value;
     else if (k == "overlap" && value >= 0 && value <= 2) options.overlap = value;
     else if (k == "audit") options.audit = value != 0;
+    else if (k == "devices" && value >= 1 && value <= kMostDevices) options.devices = value;
+    else if (k == "version" && (value == 0 || (value >= 12000 && value <= CUDA_VERSION))) options.version = value;
+    else if (k == "conditionals") options.conditionals = value != 0;
     else return 1;
     return 0;
 }
@@ -51,7 +54,7 @@ __attribute__((constructor)) void read_environment() {
             fprintf(
                 stderr,
                 "hostsim: FOXHUNT_HOSTSIM: no option %s; there are deferred, depth, seed, redzones, poison, workers, "
-                "overlap, audit\n",
+                "overlap, audit, devices, version, conditionals\n",
                 item.c_str());
     }
 }

@@ -195,6 +195,19 @@ FX_API cuGetErrorString(CUresult code, const char **out) {
     *out = e ? e->text : nullptr;
     return e ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+// CUDA version that brought an entry point, for those younger than the oldest driver that `version` can stand for.
+static int introduced(const char *symbol) {
+    static const std::unordered_map<std::string, int> young = {
+        {"cuGraphAddNode", 12020},          {"cuGraphExecNodeSetParams", 12020},
+        {"cuFuncGetName", 12030},           {"cuGraphConditionalHandleCreate", 12030},
+        {"cuStreamBeginCaptureToGraph", 12030}, {"cuFuncGetParamInfo", 12040},
+        {"cuFuncIsLoaded", 12040},          {"cuFuncLoad", 12040},
+        {"cuModuleGetFunctionCount", 12040}, {"cuStreamGetDevice", 12080},
+    };
+    auto it = young.find(symbol);
+    return it == young.end() ? 0 : it->second;
+}
+
 // NVIDIA's private tables, which the CUDA runtime wants: nothing of the kind exists here.
 FX_API cuGetExportTable(const void **table_out, const CUuuid *) {
     if (table_out) *table_out = nullptr;
@@ -213,7 +226,10 @@ FX_API cuGetProcAddress_v2(const char *symbol, void **out, int version, cuuint64
         return m;
     }();
     auto it = by_name->find(symbol);
-    if (!strcmp(symbol, "cuCtxSynchronize") && version >= 13000) *out = (void *)cuCtxSynchronize_v2;
+    if (options.version && version > options.version) return CUDA_ERROR_INVALID_VALUE;  // as driver 580 on an H200
+    if (options.version && introduced(symbol) > options.version) {
+        // An older driver: the entry point is not there.
+    } else if (!strcmp(symbol, "cuCtxSynchronize") && version >= 13000) *out = (void *)cuCtxSynchronize_v2;
     else if (it != by_name->end() && version >= it->second->since) *out = it->second->function;
     else if (!strncmp(symbol, "cu", 2)) *out = stub_for(symbol);
     if (*out) return CUDA_SUCCESS;

@@ -160,7 +160,7 @@ FX_API cuStreamDestroy(CUstream handle) {
 FX_STREAM_GET(cuStreamGetPriority, int, s->priority)
 FX_STREAM_GET(cuStreamGetFlags, unsigned, s->flags)
 FX_STREAM_GET(cuStreamGetId, unsigned long long, s->id)
-FX_STREAM_GET(cuStreamGetDevice, CUdevice, 0)
+FX_STREAM_GET(cuStreamGetDevice, CUdevice, s->context->device)
 FX_STREAM_GET(cuStreamGetCtx, CUcontext, reinterpret_cast<CUcontext>(s->context))
 FX_API cuStreamSynchronize(CUstream handle) {
     FX_ENTER_STREAM(handle);
@@ -290,6 +290,10 @@ FX_API cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
     *ms = (float)(((double)b->state->ns - (double)a->state->ns) * 1e-6);
     return CUDA_SUCCESS;
 }
+// The form before CUDA 12.8, under its own name: the same but for how it rounds.
+#undef cuEventElapsedTime
+FX_API cuEventElapsedTime(float *ms, CUevent start, CUevent end) { return cuEventElapsedTime_v2(ms, start, end); }
+#define cuEventElapsedTime cuEventElapsedTime_v2
 FX_API cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
     FX_ENTER(context);
     Event *e;

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,12 +35,14 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments of its own."""
+    """Whether to ask the driver itself."""
+    parser.add_argument("--probe", action="store_true",
+                        help="load the driver in a child process and list what each device does without")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings."""
-    findings = list(examine())
+    findings = [*examine(), *(probe_driver() if args.probe else ())]
     usable = not any(f.level == "problem" for f in findings)
     mark = {"ok": "ok  ", "note": "note", "problem": "FAIL"}
     for f in findings:
@@ -63,8 +66,14 @@ def examine() -> Iterator[Finding]:
 
 
 def _python() -> Iterator[Finding]:
+    from foxhunt_rt.driver.features import MACHINES
+
     version = platform.python_version()
     good = sys.version_info >= (3, 10)
+    known = platform.system() == "Linux" and platform.machine() in MACHINES
+    if not known:
+        yield Finding("platform", "problem", f"{platform.system()} {platform.machine()} is not supported",
+                      f"use Linux on {' or '.join(MACHINES)}")  # fmt: skip
     yield Finding("python", "ok" if good else "problem", f"{version}, {platform.system()} {platform.machine()}",
                   "" if good else "use Python 3.10 or newer")  # fmt: skip
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -129,31 +138,80 @@ def _devices() -> Iterator[Finding]:
         mend = "install NVIDIA's driver and check nvidia-smi, or set FOXHUNT_DRIVER=hostsim" if chosen == "cuda" else ""
         yield Finding("device", level, "no NVIDIA GPU: kernels run on the CPU through hostsim", mend)
         return
-    import pynvml
-
     from foxhunt_rt.kernels.images import Images
+    from foxhunt_rt.telemetry.gpus import gpus, visible
+    from foxhunt_rt.telemetry.nvml import session, text_of
 
-    pynvml.nvmlInit()
-    try:
-        version = pynvml.nvmlSystemGetDriverVersion()
-        yield Finding("driver", "ok", f"NVIDIA {version}")
-        images = Images(NATIVE)
-        kernel = next(iter(images.kernels))
-        for i in range(count):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(i)
-            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30
-            arch = f"sm_{major}{minor}"
-            what = f"{i}: {pynvml.nvmlDeviceGetName(handle)}, {arch}, {memory:.0f} GiB"
-            try:
-                yield Finding("device", "ok", f"{what}, images {images.find(kernel, arch).arch} fit")
-            except Exception as error:
-                level = "problem" if chosen == "cuda" else "note"
-                yield Finding(
-                    "device", level, f"{what}: {error}", f"FOXHUNT_CUDA_ARCHS={major}{minor} python tools/build.py"
-                )
-    finally:
-        pynvml.nvmlShutdown()
+    with session() as nvml:
+        version = int(nvml.nvmlSystemGetCudaDriverVersion())
+        yield Finding("driver", "ok", f"NVIDIA {text_of(nvml.nvmlSystemGetDriverVersion())}")
+    yield from _features(version, chosen)
+    images = Images(NATIVE)
+    kernel = next(iter(images.kernels))
+    found = gpus()
+    seen = visible(found)
+    for gpu in (d for g in found for d in (g, *g.instances)):
+        what = str(gpu)
+        if gpu.instances:
+            yield Finding(
+                "device", "note", f"{what}; split into {len(gpu.instances)} MIG instances", "use one of those"
+            )
+            continue
+        if seen is not None and gpu not in seen:
+            yield Finding(
+                "device", "note", f"{what}; CUDA does not see it (CUDA_VISIBLE_DEVICES, or another MIG instance first)"
+            )
+            continue
+        try:
+            yield Finding("device", "ok", f"{what}; images {images.find(kernel, gpu.architecture).arch} fit")
+        except Exception as error:
+            level = "problem" if chosen == "cuda" else "note"
+            yield Finding("device", level, f"{what}: {error}",
+                          f"FOXHUNT_CUDA_ARCHS={gpu.architecture.removeprefix('sm_')} python tools/build.py")  # fmt: skip
+
+
+def _features(version: int, chosen: str) -> Iterator[Finding]:
+    """What the driver's version says it has. `--probe` asks the driver itself."""
+    from foxhunt_rt.driver.features import FEATURES, OLDEST_DRIVER, version_text
+
+    text = f"the driver is for CUDA {version_text(version)}"
+    if version < OLDEST_DRIVER:
+        level = "problem" if chosen == "cuda" else "note"
+        yield Finding(
+            "features", level, f"{text}, and {version_text(OLDEST_DRIVER)} is the oldest that works", "update it"
+        )
+        return
+    missing = [f for f in FEATURES if version < f.since]
+    for f in missing:
+        yield Finding("features", "note", f"{text}: no {f.name}; instead: {f.fallback}", "update it, or leave it so")
+    if not missing:
+        yield Finding("features", "ok", f"{text}: {', '.join(f.name for f in FEATURES)}")
+
+
+def probe_driver() -> Iterator[Finding]:
+    """Loads the driver in a child process and says what each of its devices does without."""
+    done = subprocess.run([sys.executable, "-c", PROBE], text=True, capture_output=True, check=False)
+    if done.returncode:
+        yield Finding("probe", "problem", (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1],
+                      "check nvidia-smi, or set FOXHUNT_DRIVER=hostsim")  # fmt: skip
+        return
+    for device in json.loads(done.stdout):
+        what = f"device {device['device']} ({device['uuid']}, {device['name']})"
+        missing = {name: reason for name, reason in device["features"].items() if reason}
+        detail = "; ".join(f"no {name}: {reason}" for name, reason in missing.items()) or "has every feature"
+        yield Finding("probe", "note" if missing else "ok", f"{what}: {detail}")
+
+
+PROBE = """
+import json
+from foxhunt_rt.driver import Context, Device, call, load
+found = []
+for i in range(int(call(load().cuDeviceGetCount))):
+    context = Context(Device(i))
+    found.append({**context.features.to_dict(), "uuid": context.device.uuid, "name": context.device.name})
+    context.close()
+print(json.dumps(found))
+"""
 
 
 def _tools() -> Iterator[Finding]:

@@ -82,12 +82,12 @@ def machine() -> tuple[str, int]:
     want = os.environ.get("FOXHUNT_DRIVER", "auto")
     if want == "hostsim" or (want == "auto" and not gpu_count()):
         return "host", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    import pynvml
+    from foxhunt_rt.telemetry.gpus import gpus, visible
 
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        return f"sm_{major}{minor}", int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    finally:
-        pynvml.nvmlShutdown()
+    found = gpus()
+    first = visible(found)
+    # Several kinds of GPU in CUDA's own order: the smallest is what is sure to be there.
+    gpu = min(found, key=lambda g: g.memory_total) if first is None else next(iter(first), None)
+    if gpu is None:
+        raise UsageError("CUDA_VISIBLE_DEVICES hides every GPU: name one, or pass --memory and --arch")
+    return gpu.architecture, gpu.memory_total

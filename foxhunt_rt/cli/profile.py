@@ -107,7 +107,7 @@ def gpu_states(rt: Runtime, step: Callable[[], object], steps: int) -> tuple[lis
         return [], "hostsim has no clocks that could be throttled"
     readings: list[Any] = []
     try:
-        with opened(rt.device.pci_bus_id) as nvml:
+        with opened(rt.device.uuid) as nvml:
             for _ in range(3):
                 for _ in range(max(steps, 50)):
                     step()

@@ -30,7 +30,7 @@ from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.learner_state import check_state, config_of, read_state, write_state
 from foxhunt_rt.dqn.snapshot import PolicySnapshot
 from foxhunt_rt.driver import FoxhuntError
-from foxhunt_rt.graph import Runtime
+from foxhunt_rt.graph import MemoryPlan, Runtime, require_memory
 from foxhunt_rt.interop import to_numpy
 from foxhunt_rt.replay import ReplayError, decode_actions, encode_actions
 
@@ -115,10 +115,17 @@ class Agent:
     environments : int
         E, transitions of one `observe`.
 
+    Attributes
+    ----------
+    memory : MemoryPlan or None
+        What it allocates, known before it did.
+
     Raises
     ------
     ConfigError, ReplayError
         Sizes that do not fit together.
+    MemoryExceeded
+        The device has not that much free memory; nothing was allocated.
 
     Notes
     -----
@@ -137,6 +144,8 @@ class Agent:
         with contextlib.ExitStack() as undo:
             if runtime is None:
                 undo.callback(self.runtime.close)
+            self.memory: MemoryPlan | None = require_memory(
+                self.runtime, lambda planning: Agent(state_dim, branches, self.config, planning, environments))  # fmt: skip
             self._build(undo)
             self._release = weakref.finalize(self, undo.pop_all().close)
 

@@ -6,13 +6,17 @@ from foxhunt_rt.driver.context import Context, Device
 from foxhunt_rt.driver.errors import (
     CaptureError,
     ContextDead,
+    DeviceNotFound,
     DriverError,
     DriverNotFound,
     FoxhuntError,
     IllegalInCapture,
     LifetimeError,
+    MissingEntryPoint,
+    OtherRuntime,
     OutOfMemory,
 )
+from foxhunt_rt.driver.features import FEATURES, Feature, Features, UnsupportedDevice
 from foxhunt_rt.driver.graphs import Graph, GraphExec, Node, capture
 from foxhunt_rt.driver.loader import gpu_count, hostsim, kind, load, shim
 from foxhunt_rt.driver.memory import (
@@ -21,6 +25,7 @@ from foxhunt_rt.driver.memory import (
     MappedBuffer,
     copy_device,
     live_allocations,
+    live_bytes,
     memset,
     memset_pattern,
 )
@@ -29,8 +34,9 @@ from foxhunt_rt.driver.stream import Event, Stream
 from foxhunt_rt.driver.tracing import PLUMBING, DriverCalls
 
 __all__ = [
-    "PLUMBING", "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DriverCalls", "DriverError",
-    "DriverNotFound", "Event", "FoxhuntError", "Function", "Graph", "GraphExec", "IllegalInCapture", "LifetimeError",
-    "MappedBuffer", "Module", "Node", "OutOfMemory", "Stream", "call", "capture", "captures", "copy_device", "counts", "dlpack",
-    "gpu_count", "hostsim", "kind", "live_allocations", "load", "memset", "memset_pattern", "shim",
+    "FEATURES", "PLUMBING", "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DeviceNotFound",
+    "DriverCalls", "DriverError", "DriverNotFound", "Event", "Feature", "Features", "FoxhuntError", "Function", "Graph",
+    "GraphExec", "IllegalInCapture", "LifetimeError", "MappedBuffer", "MissingEntryPoint", "Module", "Node", "OtherRuntime",
+    "OutOfMemory", "Stream", "UnsupportedDevice", "call", "capture", "captures", "copy_device", "counts", "dlpack", "gpu_count",
+    "hostsim", "kind", "live_allocations", "live_bytes", "load", "memset", "memset_pattern", "shim",
 ]  # fmt: skip

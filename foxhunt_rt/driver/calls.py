@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from foxhunt_rt.driver import loader
-from foxhunt_rt.driver.errors import DriverError, IllegalInCapture, OutOfMemory
+from foxhunt_rt.driver.errors import DriverError, IllegalInCapture, MissingEntryPoint, OutOfMemory
 
 
 class CallCounts(dict[str, int]):
@@ -45,10 +45,15 @@ def call(function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
     DriverError
         For every status but CUDA_SUCCESS; `OutOfMemory` for CUDA_ERROR_OUT_OF_MEMORY, `IllegalInCapture` for what a capture
         forbids.
+    MissingEntryPoint
+        The driver does not have the entry point.
     """
     name = function.__name__
     counts[name] += 1
-    result = function(*args)
+    try:
+        result = function(*args)
+    except RuntimeError as error:  # cuda-bindings', for an entry point that cuGetProcAddress did not give
+        raise MissingEntryPoint(f"{name}: {error} in this driver: update it (docs/support.md)") from None
     if result[0]:
         raise error_for(int(result[0]), name)
     if len(result) == 2:

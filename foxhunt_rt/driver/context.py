@@ -11,13 +11,15 @@ import contextlib
 import itertools
 import os
 import threading
+import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from foxhunt_rt.driver import captures, loader
 from foxhunt_rt.driver.calls import call, counts, error_for
-from foxhunt_rt.driver.errors import ContextDead, DriverError, FoxhuntError, LifetimeError
+from foxhunt_rt.driver.errors import ContextDead, DeviceNotFound, DriverError, FoxhuntError, LifetimeError
+from foxhunt_rt.driver.features import Features, check_device
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
@@ -78,17 +80,33 @@ class Device:
 
     Parameters
     ----------
-    ordinal : int
-        Index as the driver counts, after CUDA_VISIBLE_DEVICES.
+    which : int or str
+        Index as the driver counts, after CUDA_VISIBLE_DEVICES; or a UUID as nvidia-smi prints it, ``"GPU-..."`` or
+        ``"MIG-..."``, of which a unique beginning is enough.
+
+    Raises
+    ------
+    DeviceNotFound
+        There is none; lists those that this process sees.
     """
 
-    def __init__(self, ordinal: int = 0) -> None:
+    def __init__(self, which: int | str = 0) -> None:
         self._cu = loader.load()
         count = int(call(self._cu.cuDeviceGetCount))
-        if not 0 <= ordinal < count:
-            raise FoxhuntError(f"device {ordinal} does not exist: this machine has {count} (0 to {count - 1})")
-        self.ordinal = ordinal
-        self.handle = call(self._cu.cuDeviceGet, ordinal)
+        self.ordinal = self._find(which, count) if isinstance(which, str) else int(which)
+        if not 0 <= self.ordinal < count:
+            raise DeviceNotFound(f"there is no device {which}: {_listed(self._cu, count)}")
+        self.handle = call(self._cu.cuDeviceGet, self.ordinal)
+
+    def _find(self, uuid: str, count: int) -> int:
+        found = [i for i in range(count) if matches(uuid, device_uuid(self._cu, i))]
+        if len(found) > 1:
+            raise DeviceNotFound(f"{uuid} is the beginning of several UUIDs: {_listed(self._cu, count)}")
+        if not found:
+            hint = ("; a MIG instance is seen when CUDA_VISIBLE_DEVICES names it before the process starts"
+                    if uuid.upper().startswith("MIG-") else "")  # fmt: skip
+            raise DeviceNotFound(f"there is no device {uuid}: {_listed(self._cu, count)}{hint}")
+        return found[0]
 
     def attribute(self, name: str) -> int:
         """A CUdevice_attribute by name, for example ``"MULTIPROCESSOR_COUNT"``."""
@@ -99,6 +117,11 @@ class Device:
     def name(self) -> str:
         """As the driver says it, for example ``"NVIDIA H200"``."""
         return str(call(self._cu.cuDeviceGetName, 256, self.handle).split(b"\0")[0].decode())
+
+    @property
+    def uuid(self) -> str:
+        """``"GPU-..."``, or ``"MIG-..."`` of a MIG instance: the same in every process and in NVML, whatever the ordinal."""
+        return device_uuid(self._cu, self.ordinal)
 
     @property
     def architecture(self) -> str:
@@ -123,20 +146,56 @@ class Device:
         return int(call(self._cu.cuDriverGetVersion))
 
 
+def device_uuid(cu: Any, ordinal: int) -> str:
+    """UUID of a device by ordinal. Creates no context."""
+    device = call(cu.cuDeviceGet, ordinal)
+    name = bytes(call(cu.cuDeviceGetName, 256, device)).split(b"\0")[0]
+    # cuDeviceGetUuid gives a MIG instance's own UUID and not whether it is one; the driver puts that into the name.
+    kind = "MIG" if b" MIG " in name else "GPU"
+    return f"{kind}-{uuid.UUID(bytes=bytes(call(cu.cuDeviceGetUuid, device).bytes))}"
+
+
+def matches(given: str, uuid_text: str) -> bool:
+    """Whether ``given`` is a UUID of nvidia-smi or the beginning of one, as in CUDA_VISIBLE_DEVICES."""
+    return len(given) > len("GPU-") and uuid_text.lower().startswith(given.lower())
+
+
+def _listed(cu: Any, count: int) -> str:
+    def line(i: int) -> str:
+        name = bytes(call(cu.cuDeviceGetName, 256, call(cu.cuDeviceGet, i))).split(b"\0")[0].decode()
+        return f"{i} ({device_uuid(cu, i)}, {name})"
+
+    return f"give one that this process sees: {', '.join(map(line, range(count))) or 'none'}"
+
+
 class Context:
     """The primary context of a device, retained until `close`.
 
     In a capture: legal. Synchronizes: no. Allocates: yes.
 
+    Parameters
+    ----------
+    device : Device
+    without : iterable of str
+        Features of the driver to do without; see `Features`.
+
     Attributes
     ----------
+    features : Features
     usable : bool
         False once it is dead, closed, or another process's; `check_usable` says which.
+
+    Raises
+    ------
+    UnsupportedDevice
+        The driver or the device lacks something that has no fallback.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, without: Iterable[str] = ()) -> None:
         self.device = device
         self.cu = loader.load()
+        check_device(device)
+        self.features = Features(self, without)
         self.handle = call(self.cu.cuDevicePrimaryCtxRetain, device.handle)
         self._get_current = self.cu.cuCtxGetCurrent
         self.usable = True

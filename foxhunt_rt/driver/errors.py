@@ -20,6 +20,18 @@ class DriverNotFound(FoxhuntError):
     """No usable libcuda, or a conflict between a real one and hostsim."""
 
 
+class DeviceNotFound(FoxhuntError):
+    """No device has the ordinal or the UUID that was asked for."""
+
+
+class OtherRuntime(FoxhuntError):
+    """An object of one runtime was given to another. Devices do not reach each other's memory, and a runtime frees its own."""
+
+
+class MissingEntryPoint(FoxhuntError):
+    """The driver is too old for a call that has no fallback."""
+
+
 class DriverError(FoxhuntError):
     """A driver call answered something other than CUDA_SUCCESS.
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foxhunt_rt.driver import captures
-from foxhunt_rt.driver.calls import counts
+from foxhunt_rt.driver import captures, loader
+from foxhunt_rt.driver.calls import counts, error_for
 from foxhunt_rt.driver.context import Context
 from foxhunt_rt.driver.errors import CaptureError, IllegalInCapture
+from foxhunt_rt.driver.memory import Buffer, memset_pattern
 from foxhunt_rt.driver.module import Function
 from foxhunt_rt.driver.stream import Stream
 
@@ -95,6 +96,58 @@ class Graph:
         with self.context.current():
             self.context.call(self.context.cu.cuGraphKernelNodeSetParams, node, p)
 
+    def add_memset(self, buffer: Buffer, value: int | float, after: Sequence[Any]) -> Any:
+        """Adds a node that sets every element of a buffer; returns the node.
+
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+        """
+        context, (width, pattern) = self.context, memset_pattern(buffer, value)
+        p = context.cu.CUDA_MEMSET_NODE_PARAMS()
+        p.dst, p.pitch, p.value, p.elementSize = buffer.ptr, 0, pattern, width
+        p.width, p.height = buffer.nbytes // width, 1
+        with context.current():
+            return context.call(
+                context.cu.cuGraphAddMemsetNode, self.handle, list(after), len(after), p, context.handle
+            )
+
+    def set_memset(self, node: Any, buffer: Buffer, value: int | float) -> None:
+        """Replaces the parameters of a memset node. Executables made before keep theirs.
+
+        In a capture: legal. Synchronizes: no. Allocates: no.
+        """
+        context, (width, pattern) = self.context, memset_pattern(buffer, value)
+        with context.current():
+            p = context.call(context.cu.cuGraphMemsetNodeGetParams, node)
+            p.dst, p.value, p.elementSize, p.width = buffer.ptr, pattern, width, buffer.nbytes // width
+            context.call(context.cu.cuGraphMemsetNodeSetParams, node, p)
+
+    def add_copy(self, target: Buffer, source: Buffer, after: Sequence[Any]) -> Any:
+        """Adds a node that copies a buffer to another of its size; returns the node.
+
+        In a capture: legal. Synchronizes: no. Allocates: yes.
+        """
+        context, cu = self.context, self.context.cu
+        p = cu.CUDA_MEMCPY3D()
+        p.srcMemoryType = p.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+        p.srcDevice, p.dstDevice = source.ptr, target.ptr
+        p.WidthInBytes, p.Height, p.Depth = target.nbytes, 1, 1
+        with context.current():
+            return context.call(
+                context.cu.cuGraphAddMemcpyNode, self.handle, list(after), len(after), p, context.handle
+            )
+
+    def set_copy(self, node: Any, target: Buffer, source: Buffer) -> None:
+        """Replaces the parameters of a copy node. Executables made before keep theirs.
+
+        In a capture: legal. Synchronizes: no. Allocates: no.
+        """
+        context = self.context
+        with context.current():
+            # Only addresses and size: an executable takes over no other kind of memory (CUDA driver API, cuGraphExecUpdate).
+            p = context.call(context.cu.cuGraphMemcpyNodeGetParams, node)
+            p.srcDevice, p.dstDevice, p.WidthInBytes = source.ptr, target.ptr, target.nbytes
+            context.call(context.cu.cuGraphMemcpyNodeSetParams, node, p)
+
     def conditional_handle(self) -> Any:
         """A handle for one conditional node of this graph. A kernel must set it in every launch before the node is reached.
 
@@ -143,6 +196,8 @@ class Graph:
 
     def edges(self) -> list[tuple[int, int]]:
         """(from, to) of every edge, as node handles."""
+        if not self.context.features.has("edge_data"):
+            return _edges_before_12_3(int(self.handle))
         cu = self.context.cu
         count = int(self.context.call(cu.cuGraphGetEdges, self.handle, 0)[-1])
         if not count:
@@ -276,6 +331,21 @@ class GraphExec:
         self._finalizer()
 
 
+def _edges_before_12_3(graph: int) -> list[tuple[int, int]]:
+    """Asks for edges in the form without edge data, which cuda.bindings no longer have."""
+    libcuda, count = loader.libcuda(), ctypes.c_size_t(0)
+    status = libcuda.cuGraphGetEdges(ctypes.c_void_p(graph), None, None, ctypes.byref(count))
+    if status or not count.value:
+        if status:
+            raise error_for(status, "cuGraphGetEdges")
+        return []
+    sources, targets = ((ctypes.c_void_p * count.value)() for _ in range(2))
+    status = libcuda.cuGraphGetEdges(ctypes.c_void_p(graph), sources, targets, ctypes.byref(count))
+    if status:
+        raise error_for(status, "cuGraphGetEdges")
+    return [(int(a or 0), int(b or 0)) for a, b in zip(sources, targets, strict=True)]
+
+
 class _UpdateResult(ctypes.Structure):
     """CUgraphExecUpdateResultInfo."""
 
@@ -285,8 +355,9 @@ class _UpdateResult(ctypes.Structure):
 def _update_refusal(executable: Any, graph: Any) -> tuple[int, int]:
     """Asks again for the reason of a refused update, past cuda.bindings, which drop it when the status is an error."""
     info = _UpdateResult()
-    libcuda = ctypes.CDLL("libcuda.so.1")  # the one that is loaded, hostsim included: found by its SONAME
-    libcuda.cuGraphExecUpdate_v2(ctypes.c_void_p(int(executable)), ctypes.c_void_p(int(graph)), ctypes.byref(info))
+    loader.libcuda().cuGraphExecUpdate_v2(
+        ctypes.c_void_p(int(executable)), ctypes.c_void_p(int(graph)), ctypes.byref(info)
+    )
     return info.result, info.error_node or 0
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+import platform
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 from foxhunt_rt.driver.errors import DriverNotFound, LifetimeError
+from foxhunt_rt.driver.features import MACHINES
 from foxhunt_rt.driver.shim import Shim, find_libcuda
 
 NATIVE = Path(__file__).resolve().parent.parent / "_native"
@@ -129,6 +131,10 @@ def _check_hostsim() -> None:
     if other is not None:
         raise DriverNotFound(f"{other} is loaded in this process already, so hostsim cannot take its place: "
                              "use foxhunt_rt before other CUDA libraries, or set FOXHUNT_DRIVER=cuda")  # fmt: skip
+    if platform.machine() not in MACHINES:
+        raise DriverNotFound(
+            f"hostsim runs on {' and '.join(MACHINES)}, not on {platform.machine()}: set FOXHUNT_DRIVER=cuda"
+        )
     if not HOSTSIM.exists():
         raise DriverNotFound("hostsim is not built (foxhunt_rt/_native/libfoxhunt_hostsim.so is missing): "
                              "run python tools/build.py, or pip install .")  # fmt: skip
@@ -149,6 +155,12 @@ def kind() -> str:
     load()
     assert _kind is not None
     return _kind
+
+
+def libcuda() -> ctypes.CDLL:
+    """The loaded driver for ctypes, hostsim included (found by its SONAME): for what cuda.bindings do not pass on."""
+    load()
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def hostsim() -> ctypes.CDLL | None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from foxhunt_rt.driver import captures, dlpack, loader
 from foxhunt_rt.driver.calls import counts
 from foxhunt_rt.driver.context import Context
-from foxhunt_rt.driver.errors import CaptureError, DriverError, FoxhuntError, LifetimeError, OutOfMemory
+from foxhunt_rt.driver.errors import CaptureError, DriverError, FoxhuntError, LifetimeError, OtherRuntime, OutOfMemory
 from foxhunt_rt.driver.stream import Event, Stream
 
 _live: weakref.WeakSet[Allocation] = weakref.WeakSet()
@@ -28,6 +28,11 @@ _live: weakref.WeakSet[Allocation] = weakref.WeakSet()
 def live_allocations() -> list[tuple[str, int]]:
     """(label, bytes) of every allocation alive in this process, largest first."""
     return sorted(((a.label, a.nbytes) for a in _live if a.alive), key=lambda item: -item[1])
+
+
+def live_bytes(context: Context) -> int:
+    """Bytes of the allocations alive in one context: of one runtime."""
+    return sum(a.nbytes for a in _live if a.context is context and a.alive)
 
 
 class Allocation:
@@ -293,6 +298,10 @@ class DeviceBuffer(Buffer):
         self._check("copy_from_device")
         if source.nbytes != self.nbytes:
             raise FoxhuntError(f"{self.label} holds {self.nbytes} bytes, {source.label} {source.nbytes}")
+        if source.allocation.context.device.ordinal != self.allocation.context.device.ordinal:
+            raise OtherRuntime(
+                f"{self.label} was given {source.label}, which lies on another device: copy it through the host"
+            )
         copy_device(self.allocation.context, self, source, self.allocation.stream)
 
     def fill(self, value: int | float = 0) -> None:
@@ -423,5 +432,5 @@ def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
 
 __all__ = [
     "Allocation", "Buffer", "DeviceBuffer", "DriverError", "ForeignAllocation", "MappedBuffer", "copy_device",
-    "live_allocations", "memset",
+    "live_allocations", "live_bytes", "memset",
 ]  # fmt: skip

@@ -14,7 +14,8 @@ from foxhunt_rt.driver.stream import Stream
 
 
 class Function:
-    """A CUfunction. ``param_size`` is the size in bytes of its one struct argument, as the driver reports it.
+    """A CUfunction. ``param_size`` is the size in bytes of its one struct argument, as the driver reports it, None where the
+    driver cannot say.
 
     In a capture: refused. Synchronizes: no. Allocates: yes.
     """
@@ -28,8 +29,11 @@ class Function:
             self.handle = context.call(cu.cuModuleGetFunction, module.handle, name.encode())
             self.key = int(self.handle)
             # Loaded now, so that no lazy load happens inside a capture or between replays.
-            context.call(cu.cuFuncLoad, self.handle)
-            self.param_size = int(context.call(cu.cuFuncGetParamInfo, self.handle, 0)[1])
+            if context.features.has("function_loading"):
+                context.call(cu.cuFuncLoad, self.handle)
+            self.param_size: int | None = None
+            if context.features.has("parameter_sizes"):
+                self.param_size = int(context.call(cu.cuFuncGetParamInfo, self.handle, 0)[1])
         self.max_threads = self.attribute("MAX_THREADS_PER_BLOCK")
         self._dynamic_shared = 0
         self._sealed = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import TracebackType
 
-from foxhunt_rt.driver import captures
+from foxhunt_rt.driver import captures, loader
 from foxhunt_rt.driver.context import Context
-from foxhunt_rt.driver.errors import CaptureError, FoxhuntError
+from foxhunt_rt.driver.errors import CaptureError, FoxhuntError, OtherRuntime
 
 
 def _destroy(context: Context, destroy_name: str, handle: object) -> None:
@@ -72,6 +73,7 @@ class Stream:
         ----------
         other : Stream, or whatever `stream_handle` takes
         """
+        self._check_own(other)
         self._order(self.context.cu.CUstream(stream_handle(other)), self.handle)
 
     def before(self, other: object) -> None:
@@ -79,7 +81,14 @@ class Stream:
 
         In a capture: legal, the other stream joins the capture. Synchronizes: no. Allocates: may, an event the first time.
         """
+        self._check_own(other)
         self._order(self.handle, self.context.cu.CUstream(stream_handle(other)))
+
+    def _check_own(self, other: object) -> None:
+        """A stream of ours on another device is refused: the event between two streams belongs to one context."""
+        if isinstance(other, Stream) and other.context.device.ordinal != self.context.device.ordinal:
+            raise OtherRuntime(f"a stream of device {other.context.device.ordinal} cannot be ordered with one of device "
+                               f"{self.context.device.ordinal}: synchronize the first on the host")  # fmt: skip
 
     def _order(self, first: object, second: object) -> None:
         context = self.context
@@ -148,5 +157,12 @@ class Event:
 
     def elapsed_ms(self, start: Event) -> float:
         """Milliseconds from ``start`` to this event, both recorded and done."""
-        with self.context.current():
-            return float(self.context.call(self.context.cu.cuEventElapsedTime, start.handle, self.handle))
+        context = self.context
+        with context.current():
+            if context.features.has("event_timing"):
+                return float(context.call(context.cu.cuEventElapsedTime, start.handle, self.handle))
+            found = ctypes.c_float()
+            status = loader.libcuda().cuEventElapsedTime(ctypes.byref(found), ctypes.c_void_p(int(start.handle)),
+                                                         ctypes.c_void_p(int(self.handle)))  # fmt: skip
+            context.raise_for(status, "cuEventElapsedTime")
+            return found.value

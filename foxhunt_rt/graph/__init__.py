@@ -7,7 +7,7 @@ from foxhunt_rt.graph.explain import Finding, explain
 from foxhunt_rt.graph.flatten import FlatComparison, Flattened
 from foxhunt_rt.graph.golden import Departure, Golden, GoldenError, Recorder, Replayer
 from foxhunt_rt.graph.isolation import Isolation, IsolationError, Ledger
-from foxhunt_rt.graph.memory_plan import MemoryExceeded, MemoryPlan, PlanningRuntime
+from foxhunt_rt.graph.memory_plan import MemoryExceeded, MemoryPlan, PlanningRuntime, require_memory
 from foxhunt_rt.graph.modules import ModulePool
 from foxhunt_rt.graph.plan import StepPlan
 from foxhunt_rt.graph.profile import ChildTime, LaunchTime, Profile
@@ -24,5 +24,5 @@ __all__ = [
     "Finding", "Flag", "FlatComparison", "Flattened", "Golden", "GoldenError", "Hang", "Isolation", "IsolationError",
     "LaunchTime", "Ledger", "MemoryExceeded", "MemoryPlan", "ModeResult", "ModulePool", "PlanningRuntime", "Profile",
     "Recorder", "Replayer", "Runtime", "Slot", "State", "StepGraph", "StepPlan", "StepTime", "StepTimer",
-    "UngraphedUser", "UpdateRefused", "Verification", "Watchdog", "explain",
+    "UngraphedUser", "UpdateRefused", "Verification", "Watchdog", "explain", "require_memory",
 ]  # fmt: skip

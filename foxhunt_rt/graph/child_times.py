@@ -7,6 +7,7 @@ from the last end among those that it follows, or the start of the step, to its 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,19 +15,19 @@ import numpy as np
 from foxhunt_rt import kernels
 from foxhunt_rt.driver import FoxhuntError, Graph
 from foxhunt_rt.graph.conditional import ConditionalComposer, groups
+from foxhunt_rt.graph.host_decisions import SubsetComposer
 
 if TYPE_CHECKING:
+    from foxhunt_rt.graph.plan import StepPlan
     from foxhunt_rt.graph.step import StepGraph
 
 ONE = (1,)
 
 
-class _Stamped(ConditionalComposer):
-    """The parent, with a stamp behind each group of children but the epilogue, whose end the record has."""
+class _Stamping(ConditionalComposer):
+    """Puts a stamp behind each group of children but the epilogue, whose end the record has."""
 
-    def __init__(self, step: StepGraph, times: ChildTimes) -> None:
-        super().__init__(step.plan, step.edges, step.conditions, step._loop)
-        self.times = times
+    times: ChildTimes
 
     def _leave(self, target: Graph, group: list[int], node: Any) -> Any:
         t = self.times
@@ -36,6 +37,22 @@ class _Stamped(ConditionalComposer):
                                                       width=len(t.groups), capacity=t.capacity))  # fmt: skip
             target.add_kernel(t.function, ONE, ONE, packed.params, [node])
         return node
+
+
+class _Stamped(_Stamping):
+    """The parent with its stamps."""
+
+    def __init__(self, step: StepGraph, times: ChildTimes) -> None:
+        super().__init__(step.plan, step.edges, step.conditions, step._loop)
+        self.times = times
+
+
+class _StampedSubset(_Stamping, SubsetComposer):
+    """What the host picks among, with its stamps."""
+
+    def __init__(self, plan: StepPlan, edges: list[tuple[int, int]], times: ChildTimes, members: Iterable[int]) -> None:
+        SubsetComposer.__init__(self, plan, edges, members)
+        self.times = times
 
 
 class ChildTimes:
@@ -69,7 +86,8 @@ class ChildTimes:
         if capacity < 1:
             raise FoxhuntError(f"a capacity of {capacity} steps: give at least 1")
         runtime, plan = step.runtime, step.plan
-        self.capacity, self.groups = capacity, groups(step.children)
+        self.capacity = capacity
+        self.groups = groups(step.children) if step.host is None else [[j] for j in range(len(step.children))]
         self.names = [" + ".join(step.children[j].name for j in g) for g in self.groups]
         column = {j: k for k, g in enumerate(self.groups) for j in g}
         self._follows = [sorted({column[i] for i, j in step.edges if column[j] == k and column[i] != k})
@@ -83,15 +101,22 @@ class ChildTimes:
             self.function = runtime.modules.function(user, "stamp_child")
             runtime.ledger.captured(self.function, user)
             self.function.seal()
-            composition = _Stamped(step, self).compose(step.graphs)
-            executable = composition.parent.instantiate(runtime.stream)
-            executable.upload(runtime.stream)
+            if step.host is not None:
+                edges = step.edges  # no reference to the step, which would never go
+                step.host.recompose(lambda members: _StampedSubset(plan, edges, self, members))
+            else:
+                self._swap(step)
+        # The step owns what its executable names, as it does for the buffers of its children.
+        step._holdings.pin([self.counts.allocation, self.ring.allocation, self.function.module])
+
+    def _swap(self, step: StepGraph) -> None:
+        composition = _Stamped(step, self).compose(step.graphs)
+        executable = composition.parent.instantiate(step.runtime.stream)
+        executable.upload(step.runtime.stream)
         old, old_composition = step.executable, step.composition
         step.executable, step.composition, step._nodes = executable, composition, None
         old.close()
         old_composition.parent.close()
-        # The step owns what its executable names, as it does for the buffers of its children.
-        step._holdings.pin([self.counts.allocation, self.ring.allocation, self.function.module])
         step._holdings.executables.append(executable)
         step._holdings.graphs.append(composition.parent)
 

@@ -82,6 +82,12 @@ class Flag:
         return 2 ** (8 * self.word.nbytes) - 1 if self.mask is None else self.mask
 
     @property
+    def key(self) -> tuple[int, int, int, int]:
+        """Address, bytes, mask, clear value: equal for flags that are always raised together."""
+        word = self.word
+        return word.ptr, word.nbytes, self.bits, self.clear
+
+    @property
     def halves(self) -> Buffer:
         """The word as 32-bit halves, low half first: what the kernels take."""
         halves: Buffer = self.word.view((self.word.nbytes // 4,), np.uint32)
@@ -192,7 +198,7 @@ class ConditionalComposer:
         begin = self._setter(parent, "begin_loop", self.loop.args(handle), [])
         _, body = parent.add_conditional("WHILE", handle, [begin])
         outer = self._step(body, graphs, made)
-        self._setter(body, "next_step", self.loop.args(handle), [outer[i] for i in self._ends()])
+        self._setter(body, "next_step", self.loop.args(handle), unique([outer[i] for i in self._ends()]))
         made.setters += 2
         return made
 
@@ -218,7 +224,7 @@ class ConditionalComposer:
         set_by: dict[tuple[Any, ...], Any] = {}
         for group in sharing:
             before = self._enter(
-                target, group, _unique([outer[i] for i, j in self.edges if j in group and i not in group])
+                target, group, unique([outer[i] for i, j in self.edges if j in group and i not in group])
             )
             key = decisions.of.get(group[0])
             if key is None:
@@ -229,9 +235,9 @@ class ConditionalComposer:
             if key not in set_by:
                 flag, writers = decisions.flag[key], decisions.writers[key]
                 set_by[key] = self._setter(target, "set_conditions", _conditions(flag, decisions.handles[key]),
-                                           _unique([outer[i] for i in writers]))  # fmt: skip
+                                           unique([outer[i] for i in writers]))  # fmt: skip
                 made.setters += 1
-            node, body = target.add_conditional("IF", decisions.handle[group[0]], _unique([*before, set_by[key]]))
+            node, body = target.add_conditional("IF", decisions.handle[group[0]], unique([*before, set_by[key]]))
             made.branches += 1
             for j in group:
                 made.nodes[j] = body.add_child(
@@ -287,8 +293,9 @@ def _conditions(flag: Flag, handles: list[tuple[int, int]]) -> dict[str, Any]:
                 mask=[m for _, m in handles] + [0] * room, words=len(flag.halves), count=len(handles))  # fmt: skip
 
 
-def _unique(nodes: Sequence[Any]) -> list[Any]:
+def unique(nodes: Sequence[Any]) -> list[Any]:
+    """Nodes without repetitions, in order."""
     return list({int(node): node for node in nodes}.values())
 
 
-__all__ = ["Composition", "ConditionalComposer", "Flag", "LoopState", "groups", "writes"]
+__all__ = ["Composition", "ConditionalComposer", "Flag", "LoopState", "groups", "unique", "writes"]

@@ -10,7 +10,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foxhunt_rt.driver import Event, FoxhuntError, Function, Graph, GraphExec, memset_pattern
+from foxhunt_rt.driver import Event, FoxhuntError, Function, Graph, GraphExec
 from foxhunt_rt.graph.child import CopyOp, KernelOp, MemsetOp, Op
 from foxhunt_rt.graph.state import Difference
 
@@ -85,22 +85,13 @@ class Flattened:
             self.executable.upload(step.runtime.stream)
 
     def _add(self, op: Op, functions: dict[str, Function], after: list[Any]) -> Any:
-        graph, context = self.graph, self.step.runtime.context
-        cu = context.cu
+        graph = self.graph
         if isinstance(op, KernelOp):
             return graph.add_kernel(functions[op.kernel], op.grid, op.block, op.args.params, after, op.shared)
         if isinstance(op, MemsetOp):
-            width, pattern = memset_pattern(op.buffer, op.value)
-            m = cu.CUDA_MEMSET_NODE_PARAMS()
-            m.dst, m.pitch, m.value, m.elementSize = op.buffer.ptr, 0, pattern, width
-            m.width, m.height = op.buffer.nbytes // width, 1
-            return context.call(cu.cuGraphAddMemsetNode, graph.handle, after, len(after), m, context.handle)
+            return graph.add_memset(op.buffer, op.value, after)
         assert isinstance(op, CopyOp)
-        c = cu.CUDA_MEMCPY3D()
-        c.srcMemoryType = c.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_UNIFIED
-        c.srcDevice, c.dstDevice = op.source.ptr, op.target.ptr
-        c.WidthInBytes, c.Height, c.Depth = op.target.nbytes, 1, 1
-        return context.call(cu.cuGraphAddMemcpyNode, graph.handle, after, len(after), c, context.handle)
+        return graph.add_copy(op.target, op.source, after)
 
     def launch(self) -> None:
         """One cuGraphLaunch on the runtime's stream. In a capture: refused. Synchronizes: no. Allocates: no."""

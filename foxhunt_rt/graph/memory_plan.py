@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt import kernels
-from foxhunt_rt.driver import DeviceBuffer, FoxhuntError, MappedBuffer
+from foxhunt_rt.driver import Buffer, DeviceBuffer, FoxhuntError, MappedBuffer
 from foxhunt_rt.graph.child import Child, check_dims
 from foxhunt_rt.graph.conditional import Flag, LoopState
 from foxhunt_rt.graph.plan import StepPlan
@@ -88,6 +88,12 @@ class MemoryPlan:
             raise MemoryExceeded(f"{needed:,} bytes are needed and {limit:,} are there; the largest are {largest}: "
                                  "make those smaller")  # fmt: skip
 
+    def summary(self) -> str:
+        """One line: totals, and the three largest items."""
+        largest = ", ".join(f"{i.label} {i.nbytes:,}" for i in self.items[:3])
+        return (f"{self.device_bytes:,} bytes on the device ({self.total('module'):,} of them modules), pinned host "
+                f"{self.total('mapped'):,}; the largest are {largest}")  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: totals, and items by kind and label."""
         return {
@@ -116,7 +122,6 @@ class _NoStream:
     """The stream of a runtime that runs nothing."""
 
     capturing, done = False, True
-    __slots__ = ()
 
     def synchronize(self) -> None:
         """Nothing was queued."""
@@ -210,7 +215,7 @@ class _PlannedPlan(StepPlan):
     """Records children as ever; building counts modules."""
 
     def build(self, *, total_order: bool = False, ungraphed: bool = True, steps_per_launch: int = 1,
-              stop: Flag | None = None) -> StepGraph:  # fmt: skip
+              stop: Flag | None = None, decisions: str = "auto") -> StepGraph:  # fmt: skip
         runtime = cast(PlanningRuntime, self.runtime)
         for child in self.sequence():
             for user in [self.user(child), *([f"{self.user(child)}/ungraphed"] if ungraphed else [])]:
@@ -245,6 +250,9 @@ class PlanningRuntime(Runtime):
     def driver_kind(self) -> str:
         """``"none"``."""
         return "none"
+
+    def _made(self, buffer: Buffer) -> bool:
+        return buffer.allocation.stream is self.stream
 
     def _allocation(
         self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str, mapped: bool
@@ -296,4 +304,27 @@ class PlanningRuntime(Runtime):
         return MemoryPlan(tuple(items), self._peak)
 
 
-__all__ = ["ALIGNMENT", "Item", "MemoryExceeded", "MemoryPlan", "PlanningRuntime"]
+def require_memory(runtime: Runtime, make: Callable[[Runtime], Any]) -> MemoryPlan | None:
+    """What ``make(runtime)`` would allocate, held against the memory that is free now. Allocates nothing.
+
+    Returns
+    -------
+    MemoryPlan or None
+        None when ``runtime`` plans itself.
+
+    Raises
+    ------
+    MemoryExceeded
+        It does not fit; names the three largest items.
+    """
+    if isinstance(runtime, PlanningRuntime):
+        return None
+    planning = PlanningRuntime(runtime.device.architecture)
+    made = make(planning)
+    plan = planning.memory()
+    made.close()
+    plan.check(runtime.context.memory_info()[0])
+    return plan
+
+
+__all__ = ["ALIGNMENT", "Item", "MemoryExceeded", "MemoryPlan", "PlanningRuntime", "require_memory"]

@@ -36,7 +36,8 @@ class ModulePool:
             if key not in self._modules:
                 self._modules[key] = Module(self.context, image.read(), f"{image.stem}@{user}")
             function = self._modules[key].function(kernel)
-        kernels.check_param_size(kernel, function.param_size)
+        if function.param_size is not None:
+            kernels.check_param_size(kernel, function.param_size)
         return function
 
     def modules(self, user: str) -> list[Module]:

@@ -50,6 +50,7 @@ class StepPlan:
         """
         at = self._place(name, before, after)
         child = Child(name, reads, writes, private, when)
+        self.runtime.check_own(f"child {name}", *child.buffers)
         self.children.insert(at, child)
         return child
 
@@ -74,6 +75,7 @@ class StepPlan:
         at = self._place(name, before, after)
         with self.runtime.context.current():
             child = ForeignChild(name, self.runtime.context, graph, reads, writes, when)
+        self.runtime.check_own(f"child {name}", *child.buffers)
         self.children.insert(at, child)
         return child
 
@@ -101,7 +103,9 @@ class StepPlan:
         """Like `StepPlan.child`, for the one recipe that follows every other: it joins all ends of the step."""
         if self.tail is not None:
             raise FoxhuntError(f"plan {self.name} has an epilogue already ({self.tail.name})")
-        self.tail = Child(name, reads, writes, private)
+        child = Child(name, reads, writes, private)
+        self.runtime.check_own(f"child {name}", *child.buffers)
+        self.tail = child
         return self.tail
 
     def volatile(self, buffer: Buffer, *fields: str) -> None:
@@ -139,7 +143,7 @@ class StepPlan:
         return f"{self.name}/{child.name}"
 
     def build(self, *, total_order: bool = False, ungraphed: bool = True, steps_per_launch: int = 1,
-              stop: Flag | None = None) -> StepGraph:  # fmt: skip
+              stop: Flag | None = None, decisions: str = "auto") -> StepGraph:  # fmt: skip
         """Loads every module, captures every child, composes, instantiates, uploads and runs once on a restored state.
 
         Parameters
@@ -153,12 +157,19 @@ class StepPlan:
         stop : Flag, optional
             With K above 1: once a step has raised it, no further step runs, in this launch or a later one. For guards.
 
+        decisions : str
+            Who decides on gated children and on one more step: ``"device"`` by conditional nodes; ``"host"``, which reads the
+            flags and so waits for the device, and picks a plain or a due executable; ``"auto"``: the device where the driver
+            has conditional nodes. `StepGraph.info` tells which it is.
+
         Returns
         -------
         StepGraph
 
         Raises
         ------
+        FoxhuntError
+            ``decisions="device"`` on a driver without conditional nodes.
         IsolationError, CaptureError, DriverError
             Whatever is found wrong; a failed build leaves no stream capturing.
 
@@ -179,8 +190,26 @@ class StepPlan:
             raise FoxhuntError(f"plan {self.name} has no child: record at least one before build()")
         if steps_per_launch < 1:
             raise FoxhuntError(f"plan {self.name}: {steps_per_launch} steps a launch; give at least 1")
+        if stop is not None:
+            self.runtime.check_own(f"the stop flag of plan {self.name}", stop.word)
         return StepGraph(self, total_order=total_order, ungraphed=ungraphed or mode != "on", mode=mode,
-                         steps_per_launch=steps_per_launch, stop=stop)  # fmt: skip
+                         steps_per_launch=steps_per_launch, stop=stop,
+                         decided_by=self._decided_by(decisions, steps_per_launch))  # fmt: skip
+
+    def _decided_by(self, decisions: str, steps_per_launch: int) -> str:
+        """``"device"``, ``"host"``, or ``"nobody"`` where there is nothing to decide."""
+        if decisions not in ("auto", "device", "host"):
+            raise FoxhuntError(f"decisions={decisions!r} is unknown: use auto, device or host")
+        if steps_per_launch == 1 and not any(c.when for c in self.sequence()):
+            return "nobody"
+        if decisions == "host":
+            return "host"
+        reason = self.runtime.features.reason("conditional_nodes")
+        if reason and decisions == "device":
+            raise FoxhuntError(
+                f"plan {self.name}: the driver has no conditional nodes ({reason}): build with decisions='auto'"
+            )
+        return "host" if reason else "device"
 
 
 class Composer:
@@ -228,9 +257,10 @@ class Composer:
             function.seal()
         return graph
 
-    def load_conditions(self, looped: bool) -> dict[str, Function]:
+    def load_conditions(self, on_device: bool, looped: bool) -> dict[str, Function]:
         """The kernels that set handles of conditional nodes, for this plan alone; none where it has no such node."""
         names = ["set_conditions"] * any(c.when for c in self.plan.sequence()) + ["begin_loop", "next_step"] * looped
+        names = names if on_device else []
         user = f"{self.plan.name}/conditions"
         functions = {name: self.runtime.modules.function(user, name) for name in names}
         for function in functions.values():

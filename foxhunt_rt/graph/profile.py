@@ -176,6 +176,7 @@ def profile(step: StepGraph, steps: int, launches: bool, ranges: Ranges | None) 
     """See `StepGraph.profile`."""
     if steps < 1:
         raise FoxhuntError(f"a profile needs at least one step, not {steps}")
+    step._require_one_executable("profile()")
     saved = step.state.snapshot()
     try:
         plain, host = _plain(step, steps)

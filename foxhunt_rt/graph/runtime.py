@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt import driver, kernels
-from foxhunt_rt.driver import Context, Device, DeviceBuffer, DriverError, MappedBuffer, Stream, captures
+from foxhunt_rt.driver import (
+    Buffer,
+    Context,
+    Device,
+    DeviceBuffer,
+    DriverError,
+    Features,
+    MappedBuffer,
+    OtherRuntime,
+    Stream,
+    captures,
+)
 from foxhunt_rt.graph import launch_map
 from foxhunt_rt.graph.child import check_dims
 from foxhunt_rt.graph.isolation import Isolation, Ledger
@@ -26,27 +37,35 @@ class Runtime:
 
     Parameters
     ----------
-    device : int
-        Ordinal.
+    device : int or str
+        Ordinal as the driver counts, after CUDA_VISIBLE_DEVICES; or a UUID, ``"GPU-..."`` or ``"MIG-..."``, or its beginning.
     isolation : Isolation or str
         ``"strict"`` (default), ``"audit"`` or ``"off"``.
+    without : iterable of str
+        Features of the driver to do without (`features`), to try a fallback where it is not needed.
 
     Raises
     ------
     foxhunt_rt.driver.DriverNotFound
         No driver can be used.
+    foxhunt_rt.driver.DeviceNotFound
+        There is no such device; lists those that this process sees.
+    foxhunt_rt.driver.UnsupportedDevice
+        The driver or the device lacks something that has no fallback (docs/support.md).
 
     Notes
     -----
     In a capture: legal. Synchronizes: no. Allocates: yes.
 
     Shares the device's primary context with PyTorch, JAX, CuPy and cuda.core. Work goes to one non-blocking stream,
-    `stream`. Any thread may use a runtime, one at a time.
+    `stream`. Any thread may use a runtime, one at a time. A process may have several, one a device, each in a thread of its own
+    if it likes; what one made is refused by the others (`OtherRuntime`), and no device reaches another's memory.
     """
 
-    def __init__(self, device: int = 0, isolation: Isolation | str = Isolation.STRICT) -> None:
+    def __init__(self, device: int | str = 0, isolation: Isolation | str = Isolation.STRICT, *,
+                 without: Iterable[str] = ()) -> None:  # fmt: skip
         self.device = Device(device)
-        self.context = Context(self.device)
+        self.context = Context(self.device, without)
         self.stream = Stream(self.context)
         self.modules = ModulePool(self.context)
         self.ledger = Ledger(Isolation(isolation))
@@ -57,6 +76,26 @@ class Runtime:
     def driver_kind(self) -> str:
         """``"cuda"`` or ``"hostsim"``."""
         return driver.kind()
+
+    @property
+    def features(self) -> Features:
+        """What the driver has for this device, as probed, and what is done without."""
+        return self.context.features
+
+    def check_own(self, user: str, *buffers: Buffer) -> None:
+        """Refuses buffers that another runtime made.
+
+        Raises
+        ------
+        foxhunt_rt.driver.OtherRuntime
+        """
+        for buffer in buffers:
+            if not self._made(buffer):
+                raise OtherRuntime(f"{user} was given {buffer.label}, which belongs to another runtime: make it with this one, "
+                                   "and copy the contents through the host")  # fmt: skip
+
+    def _made(self, buffer: Buffer) -> bool:
+        return buffer.allocation.context is self.context
 
     def empty(self, shape: Sequence[int] | int, dtype: npt.DTypeLike, label: str) -> DeviceBuffer:
         """Device memory with undefined contents.
@@ -156,6 +195,7 @@ class UngraphedUser:
         captures.refuse(f"an ungraphed launch of {kernel}")
         check_dims(kernel, grid, block)
         packed = kernels.pack(kernel, args)
+        self.runtime.check_own(self.name, *(u.buffer for u in packed.uses if isinstance(u.buffer, Buffer)))
         if launch_map.wanted():
             launch_map.note(self.name, packed)
         function = self._functions.get(kernel)

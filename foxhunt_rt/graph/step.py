@@ -14,6 +14,7 @@ from foxhunt_rt.graph import dot, launch_map, svg
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
 from foxhunt_rt.graph.holdings import Holdings, release
+from foxhunt_rt.graph.host_decisions import HostDecisions, SubsetComposer
 from foxhunt_rt.graph.isolation import standing
 from foxhunt_rt.graph.plan import Composer, StepPlan
 from foxhunt_rt.graph.state import State
@@ -21,10 +22,8 @@ from foxhunt_rt.graph.updates import (
     NodeName,
     Slot,
     Target,
-    UpdateRefused,
     apply,
     check_slots,
-    first_departure,
     node_names,
 )
 from foxhunt_rt.graph.verify import Verification, verify
@@ -44,19 +43,24 @@ class StepGraph:
         What building cost: load, capture, compose, instantiate, upload, warm_up, in milliseconds.
     launch_ns : int
         Host time of the last `launch`, in nanoseconds.
+    decided_by : str
+        Who decides on gated children and further steps: ``"device"``, ``"host"``, or ``"nobody"`` where nothing is to decide.
+    host : HostDecisions or None
+        The executables that the host picks among, where it decides on gated children; then there is no one `executable`.
     """
 
     launch_ns = 0
 
     def __init__(self, plan: StepPlan, *, total_order: bool, ungraphed: bool, mode: str, steps_per_launch: int = 1,
-                 stop: Flag | None = None) -> None:  # fmt: skip
+                 stop: Flag | None = None, decided_by: str = "nobody") -> None:  # fmt: skip
         self.plan, self.runtime, self.mode = plan, plan.runtime, mode
         self.children: list[Child] = plan.sequence()
         self._stream = self.runtime.stream
         self._context = self.runtime.context
         self._closed = False
         self._holdings = Holdings(self.runtime)
-        self.steps_per_launch = steps_per_launch
+        self.steps_per_launch, self.decided_by = steps_per_launch, decided_by
+        self._stop = stop if steps_per_launch > 1 else None
         self._composer = composer = Composer(plan, total_order)
         self.times_ms = composer.times_ms
         for child in self.children:
@@ -70,7 +74,8 @@ class StepGraph:
 
     def _make(self, composer: Composer, ungraphed: bool, stop: Flag | None) -> None:
         """Loads, captures, composes, instantiates and launches once."""
-        plan, steps_per_launch = self.plan, self.steps_per_launch
+        plan, steps_per_launch, decided_by = self.plan, self.steps_per_launch, self.decided_by
+        on_device = decided_by == "device"
         users = [plan.user(c) for c in self.children]
         self._holdings.users += [f"{plan.name}/conditions", *users, *(f"{user}/ungraphed" for user in users)]
         with self._context.current():
@@ -81,22 +86,26 @@ class StepGraph:
                 for child, functions in zip(self.children, self._ungraphed, strict=True):
                     for function in functions.values():
                         self.runtime.ledger.ungraphed(function, f"{plan.user(child)}/ungraphed")
-            self._conditions = composer.load_conditions(steps_per_launch > 1)
+            self._conditions = composer.load_conditions(on_device, steps_per_launch > 1)
             self._loop: LoopState | None = None
-            if steps_per_launch > 1:
+            if on_device and steps_per_launch > 1:
                 self._loop = LoopState(self.runtime, plan.name, steps_per_launch, stop)
                 self._holdings.own.append(self._loop.block)
             composer.mark("load")
             self.graphs: list[Graph] = [composer.capture(c, f)
                                         for c, f in zip(self.children, self._functions, strict=True)]  # fmt: skip
             composer.mark("capture")
-            self.composition = composer.compose(self.graphs, self._conditions, self._loop)
-            composer.mark("compose")
-            self._holdings.graphs += [self.composition.parent, *self.graphs]
-            self.executable: GraphExec = composer.instantiate(self.composition.parent)
-            self._holdings.executables.append(self.executable)
+            self.host: HostDecisions | None = None
+            if decided_by == "host" and any(c.when for c in self.children):
+                self._decide_on_host()
+            else:
+                self.composition = composer.compose(self.graphs, self._conditions, self._loop)
+                composer.mark("compose")
+                self._holdings.graphs += [self.composition.parent, *self.graphs]
+                self.executable: GraphExec = composer.instantiate(self.composition.parent)
+                self._holdings.executables.append(self.executable)
         #: Steps that the executable runs when it is launched as it is; 0: a launch takes more than that.
-        self._ready = steps_per_launch if self.mode == "on" else 0
+        self._ready = steps_per_launch if self.mode == "on" and decided_by != "host" else 0
         self._child_executables: list[GraphExec] | None = None
         self._single: tuple[Composition, GraphExec] | None = None
         self._nodes: list[NodeName] | None = None
@@ -106,13 +115,23 @@ class StepGraph:
         self._warm_up()
         composer.mark("warm_up")
 
+    def _decide_on_host(self) -> None:
+        """The executables that the host picks among. There is no one `executable`, and the composition is for names alone."""
+        edges = self.plan.dependencies(self._composer.total_order)
+        self._holdings.graphs += self.graphs
+        self.host = HostDecisions(self.plan, edges, self.graphs, self._holdings)
+        self._composer.mark("instantiate")
+        self.composition = SubsetComposer(self.plan, edges, range(len(self.children))).compose(self.graphs)
+        self._holdings.graphs.append(self.composition.parent)
+        self._composer.mark("compose")
+
     def _name_what_is_used(self) -> None:
         """Edges, state, and the allocations and modules that this graph keeps."""
         self.edges = self.plan.dependencies(self._composer.total_order)
         self.state = State((b for c in self.children for b in (*c.writes, *c.private)), self.plan.volatile_fields)
         named = [b for c in self.children for b in c.buffers]
-        if self._loop is not None:
-            named += [self._loop.block, *([self._loop.stop.word] if self._loop.stop else [])]
+        named += [self._loop.block] if self._loop else []
+        named += [self._stop.word] if self._stop else []
         self._holdings.pin(b.allocation for b in named)
         self._holdings.pin(
             f.module for fs in [*self._functions, *(self._ungraphed or []), self._conditions] for f in fs.values()
@@ -128,7 +147,10 @@ class StepGraph:
             self.run_ungraphed(synchronize=True)
         else:
             with self._context.current():
-                self.executable.launch(self._stream)
+                if self.decided_by == "host":
+                    self._launch_single()
+                else:
+                    self.executable.launch(self._stream)
         self._stream.synchronize()
         self.state.restore(saved)
 
@@ -137,8 +159,8 @@ class StepGraph:
 
         Under ``FOXHUNT_GRAPH=off`` or ``debug`` (read when the plan was built) runs ungraphed instead.
 
-        In a capture: refused. Synchronizes: no, but under FOXHUNT_GRAPH=debug. Allocates: may, an event the first time with
-        another stream.
+        In a capture: refused. Synchronizes: no, but under FOXHUNT_GRAPH=debug and where the host decides. Allocates: may, an
+        event the first time with another stream.
 
         Parameters
         ----------
@@ -187,8 +209,18 @@ class StepGraph:
             self._stream.before(stream)
 
     def launch_graph(self, steps: int) -> None:
-        """`launch` whatever ``FOXHUNT_GRAPH`` says. In a capture: refused. Synchronizes: no. Allocates: no."""
+        """`launch` whatever ``FOXHUNT_GRAPH`` says.
+
+        In a capture: refused. Synchronizes: no, but where the host decides. Allocates: no.
+        """
         self._check_open()
+        if self.decided_by == "host":  # K launches in place of a WHILE node; with a stop flag each is waited for
+            with self._context.current():
+                for _ in range(steps):
+                    if self.stopped():
+                        break
+                    self._launch_single()
+            return
         if self._loop is not None:
             self._loop.latch(steps)
         if self.mode == "on":
@@ -199,12 +231,26 @@ class StepGraph:
         if self._closed:
             raise LifetimeError(f"step {self.plan.name} is closed: build the plan again")
 
+    def _launch_single(self) -> None:
+        """Queues one step, whatever the steps of a launch, by `single` or by what the host picks. The caller makes the context
+        current."""
+        if self.host is not None:
+            self.host.step()
+        else:
+            self.single().launch(self._stream)
+
     def stopped(self) -> bool:
         """Whether the stop flag of a graph of K steps is raised, so that launches run no step.
 
         In a capture: refused, where there is a stop flag. Synchronizes: may, where there is a stop flag. Allocates: no.
         """
-        return self._loop is not None and self._loop.stop is not None and self._loop.stop.raised()
+        return self._stop is not None and self._stop.raised()
+
+    def _require_one_executable(self, what: str) -> None:
+        """Refuses what looks into a single executable where the host picks among several."""
+        if self.host is not None:
+            raise FoxhuntError(f"{what} needs one executable, and the host picks among {len(self.host)} for step "
+                               f"{self.plan.name}: build with decisions='device', if the driver can")  # fmt: skip
 
     def single(self) -> GraphExec:
         """The parent of one step without its WHILE node. The first call composes and instantiates it.
@@ -212,6 +258,7 @@ class StepGraph:
         In a capture: refused. Synchronizes: no. Allocates: may, the first time for K steps a launch.
         """
         self._check_open()
+        self._require_one_executable("single()")
         if self._loop is None:
             return self.executable
         if self._single is None:
@@ -348,7 +395,12 @@ class StepGraph:
             fields = {f: Slot(values[f], v.source) if f in values else v for f, v in op.fields.items()}
             fresh.append((name, dataclasses.replace(op, args=self.children[i].pack(kernel, fields), fields=fields)))
         for name, op in fresh:
-            targets = [Target(self.executable, self.composition.parent, name.parent)]
+            targets = []
+            if self.host is None:
+                targets.append(Target(self.executable, self.composition.parent, name.parent))
+            for made, executable in self.host.holders(i) if self.host else ():
+                copy = made.parent.embedded(made.nodes[i]).in_order()[name.index]
+                targets.append(Target(executable, made.parent, copy.handle))
             if self._single is not None:
                 single, executable = self._single
                 copy = single.parent.embedded(single.nodes[i]).in_order()[name.index]
@@ -385,39 +437,27 @@ class StepGraph:
         """
         self._check_open()
         captures.refuse(f"updating step {self.plan.name}")
-        if self.composition.setters:
-            raise UpdateRefused("CONDITIONAL_NODES", f"step {self.plan.name} holds conditional nodes, whose handles belong to "
-                                "one graph")  # fmt: skip
-        new, own_name, children = plan.sequence(), plan.name, self.children
-        child, node, field, text = first_departure(children, new)
-        if [c.name for c in new] != [c.name for c in children] or any(c.when for c in new):
-            raise UpdateRefused("CHILDREN_CHANGED", text, child, node, field)
-        for c in new:
-            c.check_alive()
-        plan.name = self.plan.name
-        composer = Composer(plan, self._composer.total_order)
-        try:
-            with self._context.current():
-                functions = [composer.load(c, plan.user(c)) for c in new]
-                ungraphed = self._ungraphed and [composer.load(c, f"{plan.user(c)}/ungraphed") for c in new]
-                graphs = [composer.capture(c, f) for c, f in zip(new, functions, strict=True)]
-                made = composer.compose(graphs, self._conditions)
-                result, handle = self.executable.update(made.parent)
-                if result != "SUCCESS":
-                    named = {int(n.parent): n for c, g, k in zip(new, graphs, made.nodes, strict=True)
-                             for n in node_names(c, g, made.parent.embedded(k))}.get(handle)  # fmt: skip
-                    raise UpdateRefused(result, text, child or (named.child if named else None),
-                                        node or (str(named) if named else None), field)  # fmt: skip
-        except BaseException:
-            plan.name = own_name
-            raise
+        from foxhunt_rt.graph.whole_update import update
+
+        update(self, plan)
+
+    def _take_over(self, plan: StepPlan, composer: Composer, graphs: list[Graph], made: Composition | None,
+                   functions: list[dict[str, Function]], ungraphed: list[dict[str, Function]] | None) -> None:  # fmt: skip
+        """Puts another plan in place of this one. ``made`` is its parent, None where this graph keeps its own."""
         self._close_copies()
-        for graph in [self.composition.parent, *self.graphs]:
+        for graph in [*([self.composition.parent] if made or self.host else []), *self.graphs]:
             graph.close()
         self._holdings.unpin()
-        self._holdings.executables, self._holdings.graphs = [self.executable], [made.parent, *graphs]
-        self.plan, self.children, self._composer = plan, new, composer
-        self.graphs, self.composition, self._functions, self._ungraphed = graphs, made, functions, ungraphed
+        self.plan, self.children, self._composer = plan, plan.sequence(), composer
+        self.graphs, self._functions, self._ungraphed = graphs, functions, ungraphed
+        self.composition = made or self.composition
+        if self.host is not None:
+            self.host.clear()
+            self._holdings.executables, self._holdings.graphs = [], []
+            with self._context.current():
+                self._decide_on_host()
+        else:
+            self._holdings.executables, self._holdings.graphs = [self.executable], [self.composition.parent, *graphs]
         self._name_what_is_used()
 
     def _close_copies(self) -> None:
@@ -444,7 +484,8 @@ class StepGraph:
                          "when": str(child.when) if child.when else None,
                          "isolation": standing(functions, others, self.runtime.ledger, self.plan.user(child)),
                          "reads": [b.label for b in child.reads], "writes": [b.label for b in child.writes]})  # fmt: skip
-        chains = [r["chain"] + 2 * (r["when"] is not None) for r in rows]  # the node that decides, and the IF node
+        gate = 2 * (self.decided_by == "device")  # the node that decides, and the IF node
+        chains = [r["chain"] + gate * (r["when"] is not None) for r in rows]
         depth: list[int] = []
         for j, length in enumerate(chains):
             depth.append(length + max((depth[i] for i, k in self.edges if k == j), default=0))
@@ -452,7 +493,10 @@ class StepGraph:
         return {"plan": self.plan.name, "children": rows[:tail], "epilogue": rows[tail:],
                 "edges": [[rows[i]["name"], rows[j]["name"]] for i, j in self.edges],
                 "steps_per_launch": self.steps_per_launch, "if_nodes": self.composition.branches,
-                "condition_nodes": self.composition.setters,
+                "condition_nodes": self.composition.setters, "decided_by": self.decided_by,
+                "pieces": len(self.host.pieces) if self.host else 1,
+                "executables": len(self.host) if self.host else 1,
+                "features_missing": list(self.runtime.features.missing),
                 "nodes": sum(r["nodes"] for r in rows), "kernel_nodes": sum(r["kernel_nodes"] for r in rows),
                 "longest_chain": max(depth), "state_bytes": self.state.nbytes,
                 "build_ms": {k: round(v, 3) for k, v in self.times_ms.items()}}  # fmt: skip

@@ -167,7 +167,7 @@ def first_departure(old: list[Child], new: list[Child]) -> tuple[str | None, str
             index = next((i for i, (x, y) in enumerate(zip(names, others)) if x != y), min(len(names), len(others)))
             now, was = (list_[index] if index < len(list_) else "nothing" for list_ in (others, names))
             return a.name, f"{a.name}[{index}]", "kernel", f"launch {index} of child {a.name} is {now}, was {was}"
-        if a.when != b.when:
+        if (a.when and a.when.key) != (b.when and b.when.key):
             return a.name, None, "when", f"child {a.name} runs when {b.when}, was {a.when}"
     return None, None, None, "the edges between children differ"
 

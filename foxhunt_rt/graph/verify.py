@@ -128,7 +128,7 @@ def verify(step: StepGraph, steps: int, plant: str | None) -> Verification:
 def _launch_parent(step: StepGraph) -> Callable[[], None]:
     def launch() -> None:
         with step.runtime.context.current():
-            step.single().launch(step.runtime.stream)
+            step._launch_single()
         step.runtime.synchronize()
 
     return launch

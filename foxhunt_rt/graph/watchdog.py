@@ -128,6 +128,7 @@ class Watchdog:
             raise FoxhuntError(
                 f"FOXHUNT_GRAPH={step.mode}: the step launches ungraphed, so there is no replay to watch: unset it"
             )
+        step._require_one_executable("a watchdog")
         if limit_s <= 0:
             raise FoxhuntError(f"limit_s={limit_s}: give a time above 0")
         self.step, self.limit_s = step, limit_s

@@ -53,6 +53,7 @@ def about_lines(about: dict[str, Any]) -> list[str]:
         f"branches {'x'.join(map(str, net['branches']))}",
         f"step     {about['graph']['children']} children, {about['graph']['nodes']} nodes, one launch; "
         f"batch {about['batch']}; {about['device_bytes'] / 2**20:,.0f} MiB on {about['device']}",
+        *([f"memory   {about['memory']}"] if about.get("memory") else []),
     ]
 
 

@@ -69,19 +69,25 @@ class Nvml:
     ----------
     pynvml : module
         Of nvidia-ml-py, initialized.
-    bus_id : str
-        PCI bus id, such as ``"0000:3b:00.0"``: NVML and CUDA number GPUs differently.
+    which : str
+        PCI bus id, such as ``"0000:3b:00.0"``, or a UUID: NVML and CUDA number GPUs differently. Of a MIG instance the memory is
+        its own, and clocks, power and temperature are its GPU's.
     """
 
-    def __init__(self, pynvml: Any, bus_id: str) -> None:
+    def __init__(self, pynvml: Any, which: str) -> None:
         self._nvml = pynvml
-        self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
+        if which.startswith(("GPU-", "MIG-")):
+            self._memory = self._handle = pynvml.nvmlDeviceGetHandleByUUID(which.encode())
+            if which.startswith("MIG-"):
+                self._handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self._memory)
+        else:
+            self._memory = self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(which.encode())
 
     def read(self) -> GpuState:
         """The state now. Does not synchronize with the device's work."""
         n, h = self._nvml, self._handle
-        memory = n.nvmlDeviceGetMemoryInfo(h)
-        return GpuState(_text(n.nvmlDeviceGetName(h)), _text(n.nvmlSystemGetDriverVersion()),
+        memory = n.nvmlDeviceGetMemoryInfo(self._memory)
+        return GpuState(text_of(n.nvmlDeviceGetName(self._memory)), text_of(n.nvmlSystemGetDriverVersion()),
                         int(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
                         int(n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM)),
                         int(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),
@@ -100,18 +106,19 @@ class Nvml:
         return None if milliwatts is None else milliwatts / 1e3
 
 
-def _text(value: bytes | str) -> str:
+def text_of(value: bytes | str) -> str:
+    """NVML's strings are bytes in some versions of nvidia-ml-py."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 @contextlib.contextmanager
-def opened(bus_id: str) -> Iterator[Nvml]:
-    """NVML for the GPU at a PCI bus id (`foxhunt_rt.driver.Device.pci_bus_id`), shut down afterwards.
+def session() -> Iterator[Any]:
+    """The module ``pynvml``, initialized, and shut down afterwards.
 
     Raises
     ------
     NvmlUnavailable
-        No NVML library, or no such GPU.
+        No NVML library, or none that works.
     """
     import pynvml
 
@@ -120,13 +127,26 @@ def opened(bus_id: str) -> Iterator[Nvml]:
     except (pynvml.NVMLError, OSError) as error:
         raise NvmlUnavailable(f"NVML cannot be used ({error}): install NVIDIA's driver") from None
     try:
-        try:
-            nvml = Nvml(pynvml, bus_id)
-        except pynvml.NVMLError as error:
-            raise NvmlUnavailable(f"NVML knows no GPU at {bus_id} ({error}): check nvidia-smi") from None
-        yield nvml
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
 
 
-__all__ = ["GpuState", "Nvml", "NvmlUnavailable", "opened"]
+@contextlib.contextmanager
+def opened(which: str) -> Iterator[Nvml]:
+    """NVML for the GPU at a PCI bus id (`foxhunt_rt.driver.Device.pci_bus_id`) or with a UUID, shut down afterwards.
+
+    Raises
+    ------
+    NvmlUnavailable
+        No NVML library, or no such GPU.
+    """
+    with session() as pynvml:
+        try:
+            nvml = Nvml(pynvml, which)
+        except pynvml.NVMLError as error:
+            raise NvmlUnavailable(f"NVML knows no GPU at {which} ({error}): check nvidia-smi") from None
+        yield nvml
+
+
+__all__ = ["GpuState", "Nvml", "NvmlUnavailable", "opened", "session", "text_of"]

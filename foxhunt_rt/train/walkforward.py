@@ -23,6 +23,7 @@ from foxhunt_rt.dqn.guard import GuardFault
 from foxhunt_rt.driver import DriverError
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.graph.golden import Recorder
+from foxhunt_rt.graph.memory_plan import require_memory
 from foxhunt_rt.train.dataset import DataSet
 from foxhunt_rt.train.fold import FoldReport, FoldRun, step_us
 from foxhunt_rt.train.interrupt import Interrupt
@@ -63,6 +64,8 @@ class WalkForward:
 
     Attributes
     ----------
+    memory : MemoryPlan or None
+        What the world allocates, known before it did.
     world : World
     folder : RunFolder or None
         Made when the first fold begins, so that a run that cannot start leaves nothing.
@@ -74,6 +77,7 @@ class WalkForward:
         self.began = time.perf_counter() if began is None else began
         self.runtime, self.config = rt, config
         self.observer = observer or Observer()
+        self.memory = require_memory(rt, lambda planning: World(planning, data, config))
         self.world = World(rt, data, config)
         self.log = MetricsLog()
         self.runs, self.name = runs, name
@@ -98,7 +102,7 @@ class WalkForward:
             There is no fold of such a number.
         """
         chosen = self._choose(folds)
-        self.observer.started(self.world.about())
+        self.observer.started({**self.world.about(), "memory": self.memory.summary() if self.memory else ""})
         if self.runs is not None:
             environment = describe_environment(self.runtime, self.world.data.bars.describe())
             self.folder = RunFolder.create(self.runs, self.name, self.config, environment)

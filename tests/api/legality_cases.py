@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from foxhunt_rt import config, dqn, driver, graph, interop, kernels, replay, testing
-from foxhunt_rt.driver import DeviceBuffer, Event, Graph, MappedBuffer, Module, Stream
+from foxhunt_rt.driver import DeviceBuffer, Event, Graph, MappedBuffer, Module, Stream, features
 from foxhunt_rt.graph import (
     Child,
     ChildTimes,
@@ -309,6 +310,17 @@ def hooked(method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
     return lambda: method(*arguments)
 
 
+def tried(w: World) -> driver.Features:
+    assert not w.rt.features.missing
+    return w.rt.features
+
+
+def untried(w: World) -> driver.Features:
+    """As in a process in which nobody has asked for conditional nodes yet."""
+    features._trials.clear()
+    return driver.Features(w.rt.context)
+
+
 def foreign(w: World) -> Callable[[], Any]:
     plan, other = w.rt.plan("foreign"), w.captured()
     return lambda: plan.child_from_graph("foreign", other, reads=[], writes=[w.x])
@@ -360,6 +372,7 @@ CASES: dict[str, Case] = {
     "driver.hostsim": lambda w: driver.hostsim,
     "driver.kind": lambda w: driver.kind,
     "driver.live_allocations": lambda w: driver.live_allocations,
+    "driver.live_bytes": lambda w: hooked(driver.live_bytes, w.rt.context),
     "driver.shim": lambda w: driver.shim,
     "driver.load": lambda w: driver.load,
     "driver.copy_device": lambda w: hooked(driver.copy_device, w.rt.context, w.y, w.x, w.rt.stream),
@@ -389,7 +402,15 @@ CASES: dict[str, Case] = {
     "Device()": lambda w: lambda: driver.Device(0),
     "Device.attribute": lambda w: lambda: w.rt.device.attribute("MULTIPROCESSOR_COUNT"),
     **attribute(lambda w: w.rt.device, "Device.name", "Device.architecture", "Device.total_memory", "Device.pci_bus_id",
-                "Device.driver_version"),
+                "Device.driver_version", "Device.uuid"),
+    "Features()": lambda w: lambda: driver.Features(w.rt.context),
+    "Features.has": lambda w: hooked(tried(w).has, "conditional_nodes"),
+    "Features.has#first": lambda w: hooked(untried(w).has, "conditional_nodes"),
+    "Features.reason": lambda w: hooked(tried(w).reason, "conditional_nodes"),
+    "Features.reason#first": lambda w: hooked(untried(w).reason, "conditional_nodes"),
+    **attribute(tried, "Features.missing", "Features.to_dict"),
+    "Features.missing#first": lambda w: (lambda f: lambda: f.missing)(untried(w)),
+    "Features.to_dict#first": lambda w: untried(w).to_dict,
     "Event()": lambda w: lambda: Event(w.rt.context),
     "Event.record": lambda w: hooked(Event(w.rt.context).record, w.rt.stream),
     "Event.synchronize": lambda w: w.events[0].synchronize,
@@ -408,6 +429,10 @@ CASES: dict[str, Case] = {
     "Graph.embedded": lambda w: (lambda parent: hooked(parent.embedded, parent.add_child(w.captured(), [])))(
         Graph(w.rt.context)),
     "Graph.add_kernel": lambda w: hooked(Graph(w.rt.context).add_kernel, w.function, (1,), (N,), w.packed(), []),
+    "Graph.add_memset": lambda w: hooked(Graph(w.rt.context).add_memset, w.x, 1.0, []),
+    "Graph.set_memset": lambda w: (lambda g: hooked(g.set_memset, g.add_memset(w.x, 1.0, []), w.x, 2.0))(Graph(w.rt.context)),
+    "Graph.add_copy": lambda w: hooked(Graph(w.rt.context).add_copy, w.y, w.x, []),
+    "Graph.set_copy": lambda w: (lambda g: hooked(g.set_copy, g.add_copy(w.y, w.x, []), w.y, w.x))(Graph(w.rt.context)),
     "Graph.set_kernel": lambda w: (lambda g: hooked(g.set_kernel, w.node(g), w.function, (1,), (N,), w.packed()))(w.captured()),
     "Graph.add_conditional": conditional,
     "Graph.instantiate": lambda w: hooked(w.captured().instantiate, w.rt.stream),
@@ -466,7 +491,7 @@ CASES: dict[str, Case] = {
     "ChildTimes()": lambda w: (lambda step: lambda: ChildTimes(step))(w.plan().build()),
     "ChildTimes.read": lambda w: hooked(ChildTimes(w.plan().build()).read, 0, 1),
     "Finding.to_dict": lambda w: graph.Finding("cause", "where", "evidence", "mend").to_dict,
-    **attribute(lambda w: Flag(w.word), "Flag.word", "Flag.bits", "Flag.halves", "Flag.raised"),
+    **attribute(lambda w: Flag(w.word), "Flag.word", "Flag.key", "Flag.bits", "Flag.halves", "Flag.raised"),
     "FlatComparison.bitwise_equal": lambda w: lambda: graph.FlatComparison(None, 1, 0, 0.0, 0.0).bitwise_equal,
     "Flattened()": lambda w: (lambda step: lambda: Flattened(step))(w.step),
     **attribute(lambda w: Flattened(w.step), "Flattened.launch", "Flattened.compare", "Flattened.close"),
@@ -484,7 +509,9 @@ CASES: dict[str, Case] = {
     **attribute(lambda w: w.rt.ledger, "Ledger.entries", "Ledger.rows", "Ledger.table"),
     "MemoryPlan.total": lambda w: hooked(planned().memory().total, "device"),
     "MemoryPlan.check": lambda w: hooked(planned().memory().check, 1 << 30),
-    **attribute(lambda w: planned().memory(), "MemoryPlan.device_bytes", "MemoryPlan.to_dict", "MemoryPlan.text"),
+    **attribute(lambda w: planned().memory(), "MemoryPlan.device_bytes", "MemoryPlan.to_dict", "MemoryPlan.text",
+                "MemoryPlan.summary"),
+    "graph.require_memory": lambda w: hooked(graph.require_memory, w.rt, lambda rt: SimpleNamespace(close=lambda: None)),
     "ModulePool()": lambda w: lambda: ModulePool(w.rt.context),
     "ModulePool.function": lambda w: hooked(ModulePool(w.rt.context).function, "one", "add_scalar"),
     "ModulePool.function#again": lambda w: hooked(w.rt.modules.function, "legality", w.function.name),
@@ -511,7 +538,9 @@ CASES: dict[str, Case] = {
     "Runtime.array": lambda w: hooked(w.rt.array, np.zeros(4), "made"),
     "Runtime.mapped": lambda w: hooked(w.rt.mapped, 4, "f4", "made"),
     "Runtime.ungraphed": lambda w: hooked(w.rt.ungraphed, "legality.user"),
-    **attribute(lambda w: w.rt, "Runtime.driver_kind", "Runtime.plan", "Runtime.synchronize", "Runtime.__enter__"),
+    "Runtime.check_own": lambda w: hooked(w.rt.check_own, "user", w.x),
+    **attribute(lambda w: w.rt, "Runtime.features", "Runtime.driver_kind",
+                "Runtime.plan", "Runtime.synchronize", "Runtime.__enter__"),
     "Runtime.close": lambda w: Runtime().close,
     "State()": lambda w: lambda: State([w.x]),
     "State.restore": lambda w: hooked(State([w.x]).restore, State([w.x]).snapshot()),

@@ -12,7 +12,7 @@ import pytest
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.driver import DriverError, FoxhuntError, live_allocations
-from foxhunt_rt.graph.memory_plan import Item, MemoryExceeded, MemoryPlan, PlanningRuntime
+from foxhunt_rt.graph.memory_plan import Item, MemoryExceeded, MemoryPlan, PlanningRuntime, require_memory
 from foxhunt_rt.kernels import ArgumentError, images
 from foxhunt_rt.testing import assert_calls
 
@@ -50,6 +50,7 @@ def test_what_is_listed_is_what_the_program_asks_for():
 
 
 def test_planning_makes_no_driver_call(runtime):
+    gc.collect()  # of earlier tests
     with assert_calls({}, also=()):
         rt = PlanningRuntime("host")
         program(rt)
@@ -116,3 +117,39 @@ def test_a_planned_step_cannot_be_launched():
     step, _ = program(PlanningRuntime("host"))
     with pytest.raises((AttributeError, DriverError)):
         step.launch()
+
+
+def test_the_plan_holds_on_the_device(runtime):
+    """To within 2 % of what the driver's free memory says, where the driver's own granularity (2 MiB) does not dominate."""
+    config = Config().with_set(["network.hidden=64", "network.atoms=11", "replay.capacity=1048576", "replay.batch=32",
+                                "loss.v_min=-3", "loss.v_max=3"])  # fmt: skip
+    Learner(
+        runtime, config.with_set(["replay.capacity=1024"]), 64, (3, 2)
+    ).close()  # what a first learner makes the driver keep
+    gc.collect()
+    found = []
+    plan = require_memory(runtime, lambda rt: Learner(rt, config, 64, (3, 2)))
+    before = runtime.context.memory_info()[0]
+    learner = Learner(runtime, config, 64, (3, 2))
+    found.append(before - runtime.context.memory_info()[0])
+    print(f"planned {plan.device_bytes:,}, taken {found[0]:,}")
+    assert plan.device_bytes > 250e6
+    assert found[0] == pytest.approx(plan.device_bytes, rel=0.02)
+    learner.close()
+
+
+def test_an_agent_that_does_not_fit_is_refused_before_it_allocates(runtime):
+    from foxhunt_rt.dqn import Agent
+
+    config = Config().with_set(["network.hidden=32", "network.atoms=11", "loss.v_min=-3", "loss.v_max=3"])
+    gc.collect()
+    before = live_allocations()
+    with pytest.raises(
+        MemoryExceeded, match=r"bytes are needed and [\d,]+ are there; the largest are replay\.state [\d,]+, "
+    ):
+        Agent(16384, [2], config.with_set(["replay.capacity=16777216"]), runtime)
+    gc.collect()
+    assert live_allocations() == before
+    with Agent(4, [2], config.with_set(["replay.capacity=4096"]), runtime) as agent:
+        made = Counter(live_allocations()) - Counter(before)
+        assert agent.memory.total("device", "mapped") == sum(-(-n // 256) * 256 * k for (_, n), k in made.items())

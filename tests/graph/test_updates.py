@@ -206,10 +206,54 @@ def test_a_refused_update_names_what_differs_and_changes_nothing(runtime: Runtim
     assert step.verify(steps=2).bitwise_equal
 
 
-def test_conditional_nodes_are_refused_in_our_own_words(runtime: Runtime, built: list[StepGraph]) -> None:
-    x = [runtime.zeros(N, np.float32, "x")]
-    gate = {"when": Flag(runtime.zeros(1, np.uint32, "word"))}
-    step = chain(runtime, x, 1.0, **gate).build()
+def gated(runtime: Runtime, flag: Flag, x: Any, y: Any, source: Any, values: tuple[float, float], **shape: Any) -> Any:
+    """x += a; y = source and y += b behind a flag; z = 2 behind the same flag, in one IF node with it."""
+    plan = runtime.plan("gated")
+    with plan.child("always", reads=[], writes=[x]) as c:
+        add(c, x, values[0])
+    with plan.child("copies", reads=[source], writes=[y], when=flag) as c:
+        c.copy(y, source)
+        add(c, y, values[1])
+    with plan.child("fills", reads=[], writes=[x], when=shape.get("other", flag)) as c:
+        c.memset(x, values[0] * 100)
+    return plan
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_graph_with_conditional_nodes_is_updated_in_place(runtime: Runtime, built: list[StepGraph], k: int) -> None:
+    word = runtime.zeros(1, np.uint32, "word")
+    make = lambda name: [runtime.zeros(N, np.float32, f"{name}{i}") for i in range(2)]  # noqa: E731
+    (x, y), (p, q) = make("a"), make("b")
+    ones, twos = (runtime.array(np.full(N, v, np.float32), "source") for v in (1.0, 2.0))
+    step = gated(runtime, Flag(word), x, y, ones, (1.0, 10.0)).build(steps_per_launch=k)
     built.append(step)
-    with pytest.raises(UpdateRefused, match="conditional nodes, whose handles belong to one graph"):
-        step.update(chain(runtime, x, 2.0, **gate))
+    assert step.decided_by == "device"
+    executable, modules = step.executable, len(runtime.modules)
+    step.launch()
+    assert (x.to_numpy()[0], y.to_numpy()[0]) == (k, 0)
+    step.update(gated(runtime, Flag(word), p, q, twos, (3.0, 30.0)))
+    assert step.executable is executable and len(runtime.modules) == modules
+    step.launch()
+    assert (x.to_numpy()[0], p.to_numpy()[0], q.to_numpy()[0]) == (k, 3 * k, 0)
+    word.fill(1)
+    step.launch()
+    assert (p.to_numpy()[0], q.to_numpy()[0], y.to_numpy()[0]) == (300, 32, 0)
+    found = step.verify(steps=4)
+    assert found.bitwise_equal, str(found)
+    x.free()  # the graph holds it no longer
+
+
+def test_behind_conditional_nodes_another_shape_is_refused(runtime: Runtime, built: list[StepGraph]) -> None:
+    word, other = runtime.array(np.ones(1, np.uint32), "word"), runtime.zeros(1, np.uint32, "other")
+    x, y = runtime.zeros(N, np.float32, "x"), runtime.zeros(N, np.float32, "y")
+    ones = runtime.array(np.ones(N, np.float32), "source")
+    step = gated(runtime, Flag(word), x, y, ones, (1.0, 10.0)).build()
+    built.append(step)
+    with pytest.raises(UpdateRefused, match="child copies runs when other, was word") as caught:
+        step.update(gated(runtime, Flag(other), x, y, ones, (1.0, 10.0)))
+    assert (caught.value.reason, caught.value.field) == ("CHILDREN_CHANGED", "when")
+    with pytest.raises(UpdateRefused, match="the edges between children differ"):  # it reads what "always" writes
+        step.update(gated(runtime, Flag(word), x, y, x, (1.0, 10.0)))
+    step.launch()
+    assert (x.to_numpy()[0], y.to_numpy()[0]) == (100, 11)
+    assert step.verify(steps=2).bitwise_equal
