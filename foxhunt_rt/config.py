@@ -22,9 +22,12 @@ import operator
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt._optional import require
+
+if TYPE_CHECKING:
+    from foxhunt_rt.graph.updates import Slot
 
 __all__ = [
     "Config",
@@ -407,6 +410,25 @@ class Config:
     def horizon(self) -> int:
         """T of the schedules, in steps."""
         return self.optim.horizon or self.train.epochs * self.train.steps_per_epoch
+
+    def slot(self, name: str) -> Slot:
+        """An option as a launch field that `StepGraph.set` may change; it remembers where it comes from.
+
+        Parameters
+        ----------
+        name : str
+            Such as ``"iql.tau"``; without the section where only one has an option of that name.
+        """
+        from foxhunt_rt.graph.updates import Slot
+
+        section, _, option_name = name.rpartition(".")
+        sections = [section] if section else [f.name for f in dataclasses.fields(self)]
+        found = [f"{s}.{option_name}" for s in sections if hasattr(getattr(self, s, None), option_name)]
+        if len(found) != 1:
+            known = f"it could be {', '.join(found)}" if found else "docs/configuration.md lists them"
+            raise ConfigError(f"{name} names {len(found)} options; {known}")
+        section = found[0].partition(".")[0]
+        return Slot(getattr(getattr(self, section), option_name), f"config.{found[0]}")
 
     def alpha_c51(self, epoch: int) -> float:
         """Share of the cross-entropy in epoch `epoch`, counted from 0."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.driver import FoxhuntError, LifetimeError, counts
 from foxhunt_rt.graph import BakedValueError, Const, DeclarationError, Flag, Runtime, Slot, StepGraph, UpdateRefused
 from foxhunt_rt.kernels import ArgumentError
@@ -257,3 +258,21 @@ def test_behind_conditional_nodes_another_shape_is_refused(runtime: Runtime, bui
     step.launch()
     assert (x.to_numpy()[0], y.to_numpy()[0]) == (100, 11)
     assert step.verify(steps=2).bitwise_equal
+
+
+def test_an_option_of_the_configuration_is_a_slot(runtime: Runtime, built: list[StepGraph]) -> None:
+    config = Config().with_set(["iql.tau=0.25"])
+    assert config.slot("tau") == config.slot("iql.tau") == Slot(0.25, "config.iql.tau")
+    with pytest.raises(ConfigError, match="tua names 0 options; docs/configuration.md lists them"):
+        config.slot("tua")
+    with pytest.raises(ConfigError, match="names 0 options"):
+        config.slot("loss.tau")
+    x = runtime.zeros(N, np.float32, "x")
+    plan = runtime.plan("option")
+    with plan.child("a", reads=[], writes=[x]) as c:
+        add(c, x, config.slot("tau"))
+    built.append(plan.build())
+    built[0].launch()
+    built[0].set("a", "add_scalar", value=0.5)
+    built[0].launch()
+    assert x.to_numpy()[0] == 0.75
