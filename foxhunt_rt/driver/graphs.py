@@ -97,7 +97,7 @@ class Graph:
             self.context.call(self.context.cu.cuGraphKernelNodeSetParams, node, p)
 
     def add_memset(self, buffer: Buffer, value: int | float, after: Sequence[Any]) -> Any:
-        """Adds a node that sets every element of a buffer; returns the node.
+        """Adds a node that sets every element of ``buffer`` to ``value`` behind the nodes ``after``; returns the node.
 
         In a capture: legal. Synchronizes: no. Allocates: yes.
         """
@@ -111,7 +111,7 @@ class Graph:
             )
 
     def set_memset(self, node: Any, buffer: Buffer, value: int | float) -> None:
-        """Replaces the parameters of a memset node. Executables made before keep theirs.
+        """Has the memset ``node`` set ``buffer`` to ``value``. Executables made before keep theirs.
 
         In a capture: legal. Synchronizes: no. Allocates: no.
         """
@@ -122,7 +122,7 @@ class Graph:
             context.call(context.cu.cuGraphMemsetNodeSetParams, node, p)
 
     def add_copy(self, target: Buffer, source: Buffer, after: Sequence[Any]) -> Any:
-        """Adds a node that copies a buffer to another of its size; returns the node.
+        """Adds a node that copies ``source`` to ``target``, of its size, behind the nodes ``after``; returns the node.
 
         In a capture: legal. Synchronizes: no. Allocates: yes.
         """
@@ -137,7 +137,7 @@ class Graph:
             )
 
     def set_copy(self, node: Any, target: Buffer, source: Buffer) -> None:
-        """Replaces the parameters of a copy node. Executables made before keep theirs.
+        """Has the copy ``node`` copy ``source`` to ``target``. Executables made before keep theirs.
 
         In a capture: legal. Synchronizes: no. Allocates: no.
         """
