@@ -43,6 +43,7 @@ __all__ = [
     "ReplayConfig",
     "RiskConfig",
     "SelectivityConfig",
+    "SpectralConfig",
     "TrainConfig",
 ]
 
@@ -195,6 +196,15 @@ class LossConfig(_Section):
             )
         if self.alpha_c51_start > self.alpha_c51_end:
             raise ConfigError("loss.alpha_c51_start is above loss.alpha_c51_end; the share only grows")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpectralConfig(_Section):
+    """Bound on the largest singular value of the trunk's weight matrices (after Miyato 2018)."""
+
+    section = "spectral"
+    enabled: bool = option(False, "one power iteration and a projection each step")
+    sigma_max: float = option(3.0, "the bound; a trunk starts at 1 to 2", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -399,6 +409,7 @@ class Config:
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
+    spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
     cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
     iql: IqlConfig = dataclasses.field(default_factory=IqlConfig)
     selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
@@ -510,7 +521,16 @@ _SMOKE: dict[str, Any] = {
     "optim": {"lr": 1e-3, "lr_min": 3e-4, "tau_start": 0.02, "tau_end": 0.02},
     "train": {"folds": 3, "epochs": 2, "steps_per_epoch": 468},
 }
-_FEATURES: dict[str, Any] = {name: {"enabled": True} for name in ("cql", "iql", "selectivity", "risk")}
+_FEATURES: dict[str, Any] = {
+    name: {"enabled": True}
+    for name in (
+        "spectral",
+        "cql",
+        "iql",
+        "selectivity",
+        "risk",
+    )
+}
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "smoke": _SMOKE,

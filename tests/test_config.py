@@ -13,7 +13,7 @@ from foxhunt_rt.config import Config, ConfigError, LossConfig, NetworkConfig, Re
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("profile", ["default", "smoke", "production"])
+@pytest.mark.parametrize("profile", ["default", "smoke", "full", "production"])
 def test_toml_round_trip_is_complete(profile: str, tmp_path: Path) -> None:
     config = Config.profile(profile)
     path = tmp_path / "config.toml"

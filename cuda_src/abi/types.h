@@ -229,6 +229,19 @@ typedef struct {
     uint32_t pad0_;
 } optim_stats;
 
+/* A weight matrix whose largest singular value is bounded. Each block of a launch over all matrices belongs to one. */
+typedef struct {
+    int64_t offset;       /* first element of theta */
+    int32_t K;            /* rows */
+    int32_t Kp;           /* rows with padding */
+    int32_t Np;           /* columns with padding */
+    int32_t u_at;         /* first element in the vectors over rows */
+    int32_t v_at;         /* and over columns */
+    int32_t row_block;    /* its first block of spectral_rows, */
+    int32_t column_block; /* spectral_columns */
+    int32_t weight_block; /* and spectral_project */
+} spectral_matrix;
+
 /* One step, as the host sees it: an entry of a mapped ring. Writer: sequence = 0, fence, payload, fence, sequence =
  * step + 1. Reader: sequence, payload, sequence again. Means are over the batch and the branches, unit weights unless
  * said. */

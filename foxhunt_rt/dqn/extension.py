@@ -64,6 +64,12 @@ class Extension:
     def reset(self) -> None:
         """Puts back what its buffers hold at the start of a fold, parameters aside. The stream is idle. Default: nothing."""
 
+    def serve(self, theta: DeviceBuffer) -> DeviceBuffer:
+        """Parameters as they leave the learner, for evaluation and checkpoints of the policy: ``theta``, f32 (P,), or a buffer of
+        its own with a changed copy, good until the next call. Never changes ``theta``: training does not notice. Called
+        between steps, in the order of the runtime's stream. Default: ``theta``."""
+        return theta
+
     def persistent(self) -> Mapping[str, DeviceBuffer]:
         """Buffers of its own, by name, whose contents a step hands to the next: checkpoints hold them. Default: none."""
         return {}

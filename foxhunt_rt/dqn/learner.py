@@ -349,6 +349,14 @@ class Learner:
         buffer = self.adam.target if target else self.adam.theta
         return self.layout.unpack(buffer.to_numpy())  # type: ignore[attr-defined]
 
+    def served(self) -> DeviceBuffer:
+        """Online parameters, f32 (P,), as they leave the learner: what is judged and written for use. They are those of the last
+        step but for what extensions do to a copy (`Extension.serve`); good until the next call or step."""
+        theta: DeviceBuffer = self.adam.theta  # type: ignore[assignment]
+        for extension in self.extensions:
+            theta = extension.serve(theta)
+        return theta
+
     def load_params(self, tensors: Mapping[str, npt.ArrayLike]) -> None:
         """Online and target parameters from plain tensors, as `params` returns them; moments become zero.
 

@@ -29,7 +29,8 @@ __all__ = ["check_state", "config_of", "read_state", "write_state"]
 _REPLAY = "replay."
 
 #: Options that are built into graphs and buffers; all others follow the checkpoint.
-_BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction")
+_BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction",
+             "spectral.enabled", "spectral.sigma_max")  # fmt: skip
 
 
 def _sizes(learner: Learner) -> dict[str, Any]:

@@ -208,7 +208,7 @@ class FoldRun:
 
     def _validate(self, epoch: int, records: NDArray[Any]) -> dict[str, Any]:
         world = self.world
-        theta = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
+        theta = world.learner.served().to_numpy()
         world.evaluator.params.copy_from(theta)
         judged = world.evaluator.judge(world.window(*self.fold.validate))
         better = self.best is None or judged.rank > self.best[1].rank

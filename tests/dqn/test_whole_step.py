@@ -125,7 +125,7 @@ def take_step(rt: Runtime, case: Case) -> Taken:
     for _ in range(WARM_UP):
         learner.step()
     learner.drain()
-    before = {name: getattr(learner.adam, name).to_numpy() for name in ("theta", "target", "m", "v")}
+    before = {name: buffer.to_numpy() for name, buffer in learner.persistent().items()}
     before["priority"] = learner.replay.priority.to_numpy()
     learner.step()
     return Taken(case, learner, rows, before, learner.drain()[-1])
