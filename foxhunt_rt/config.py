@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Config",
     "ConfigError",
+    "CausalConfig",
     "CqlConfig",
     "FeatureConfig",
     "GuardConfig",
@@ -45,6 +46,7 @@ __all__ = [
     "SelectivityConfig",
     "SpectralConfig",
     "TrainConfig",
+    "VaccineConfig",
 ]
 
 
@@ -205,6 +207,36 @@ class SpectralConfig(_Section):
     section = "spectral"
     enabled: bool = option(False, "one power iteration and a projection each step")
     sigma_max: float = option(3.0, "the bound; a trunk starts at 1 to 2", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class VaccineConfig(_Section):
+    """Gradient vaccine (Wang 2021): docs/step/vaccine.md."""
+
+    section = "vaccine"
+    enabled: bool = option(False, "bend the gradient towards that of the step before")
+    period: int = option(10, "steps from one vaccine to the next", low=2, high=1 << 30)
+    rate: float = option(0.01, "share of a new cosine in the running target", above=0.0, high=1.0)
+    target_max: float = option(0.999, "the target never exceeds this", low=0.0, high=0.999)
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalConfig(_Section):
+    """Causal intervention: docs/step/causal.md."""
+
+    section = "causal"
+    enabled: bool = option(False, "measure how much Q changes when a group of features is set to its reference")
+    period: int = option(50, "steps from one intervention to the next", low=1, high=1 << 30)
+    groups: tuple[int, ...] = option(
+        (),
+        "columns of each group of features, from the first column of the state on; empty: each column by itself",
+        low=1,
+    )
+    rows: int = option(32, "rows of the batch that are intervened on, at most", low=1, high=1 << 16)
+    reference: str = option(
+        "mean", "what a group is set to: its mean over those rows, or zero", choices=("mean", "zero")
+    )
+    rate: float = option(0.1, "share of a new effect in the running importance", above=0.0, high=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,6 +442,8 @@ class Config:
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
     spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
+    vaccine: VaccineConfig = dataclasses.field(default_factory=VaccineConfig)
+    causal: CausalConfig = dataclasses.field(default_factory=CausalConfig)
     cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
     iql: IqlConfig = dataclasses.field(default_factory=IqlConfig)
     selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
@@ -525,6 +559,8 @@ _FEATURES: dict[str, Any] = {
     name: {"enabled": True}
     for name in (
         "spectral",
+        "vaccine",
+        "causal",
         "cql",
         "iql",
         "selectivity",

@@ -9,9 +9,9 @@ typedef struct {
 } counters_args;
 
 /* A new control_block, passed by value as 64-bit words (so that it takes effect in stream order). */
-#define CONTROL_WORDS 16
+#define CONTROL_WORDS 17
 typedef struct {
-    uint64_t *control;  //@ out u64[16]
+    uint64_t *control;  //@ out u64[17]
     uint64_t w0;        //@ word 0 of the block
     uint64_t w1;        //@ ...
     uint64_t w2;        //@
@@ -28,6 +28,7 @@ typedef struct {
     uint64_t w13;       //@
     uint64_t w14;       //@
     uint64_t w15;       //@
+    uint64_t w16;       //@
 } apply_control_args;
 
 typedef struct {

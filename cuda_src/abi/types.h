@@ -44,6 +44,8 @@ typedef struct {
     float alarm_spike_share; /* above this share of spikes among the non-terminal targets, */
     float alarm_atom_use;    /* below this share of the atoms in use */
     float spike_mass;        /* a target is a spike when one atom holds more than this */
+    uint32_t vaccine_period; /* steps from one gradient vaccine to the next; 0: none */
+    uint32_t causal_period;  /* steps from one causal intervention to the next; 0: none */
 } control_block;
 
 /* Counters that advance with every step. */
@@ -52,6 +54,11 @@ typedef struct {
     uint64_t rng_step;  /* Philox counter word */
     uint64_t adam_step; /* t of Adam's bias correction */
 } train_state;
+
+/* Bits of step_block.due: periodic work of this step. */
+#define DUE_VACCINE 1       /* compares the gradient with that of the step before */
+#define DUE_KEEP_GRADIENT 2 /* the next step does */
+#define DUE_CAUSAL 4
 
 /* Latched by counters once a step; every other kernel of the step reads it. */
 typedef struct {
@@ -87,7 +94,7 @@ typedef struct {
     float alarm_atom_use;
     float spike_mass;
     uint32_t min_priority; /* bits of the smallest drawn P_i: positive floats order like their bits */
-    uint32_t due;          /* flags of periodic work */
+    uint32_t due;          /* DUE_* bits */
 } step_block;
 
 /* What `ended` says of a transition; 0 while the episode goes on. */

@@ -16,6 +16,6 @@ FX_KERNEL_ANYBLOCK(apply_control) {
         uint64_t *c = a.control;
         c[0] = a.w0, c[1] = a.w1, c[2] = a.w2, c[3] = a.w3, c[4] = a.w4, c[5] = a.w5, c[6] = a.w6, c[7] = a.w7;
         c[8] = a.w8, c[9] = a.w9, c[10] = a.w10, c[11] = a.w11, c[12] = a.w12, c[13] = a.w13, c[14] = a.w14,
-        c[15] = a.w15;
+        c[15] = a.w15, c[16] = a.w16;
     }
 }

@@ -32,6 +32,11 @@ FX_DEVICE float restart_phase(uint64_t t, uint64_t horizon, uint64_t period) {
     return (float)((double)within / (double)period);
 }
 
+// Periodic work is due at steps P, 2P, ... below the horizon T: beyond it nothing new begins.
+FX_DEVICE bool due(uint64_t step, uint64_t horizon, uint32_t period) {
+    return period > 0 && step > 0 && step < horizon && step % period == 0;
+}
+
 }  // namespace
 
 FX_KERNEL_ANYBLOCK(counters) {
@@ -79,7 +84,9 @@ FX_KERNEL_ANYBLOCK(counters) {
         out.alarm_atom_use = c.alarm_atom_use;
         out.spike_mass = c.spike_mass;
         out.min_priority = 0x7f800000u;  // infinity: per_sample takes the minimum
-        out.due = 0;
+        out.due = (due(s.step, horizon, c.vaccine_period) ? DUE_VACCINE : 0u) |
+                  (due(s.step + 1, horizon, c.vaccine_period) ? DUE_KEEP_GRADIENT : 0u) |
+                  (due(s.step, horizon, c.causal_period) ? DUE_CAUSAL : 0u);
         *a.step = out;
 
         s.step += 1;

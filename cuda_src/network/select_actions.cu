@@ -1,7 +1,5 @@
-// From head outputs to actions, one row a block: dueling combination (Wang 2016), per branch (Tavakoli 2018), expected
-// return under the categorical distribution (C51, Bellemare 2017), then the choice.
+// From head outputs to actions, one row a block: expected return of each action (lib/dueling.h), then the choice.
 //
-//   Q_b,a = sum_j z_j softmax_j(V_j + A_b,a,j - mean_a A_b,a,j)
 //   choice_b: uniform with chance epsilon; else argmax_a Q_b,a (ties: the lowest), or, where temperature > 0, drawn from
 //   softmax_a(Q_b,a / temperature)
 //
@@ -14,13 +12,11 @@
 
 #include "abi/select.h"
 #include "lib/branches.h"
+#include "lib/dueling.h"
 #include "lib/guard.h"
 #include "lib/philox.h"
-#include "lib/rows.h"
 
 namespace {
-
-constexpr int MAX_ATOMS = 256, MAX_ACTIONS = fx::MAX_BRANCHES * 255;
 
 FX_DEVICE int best_action(const float *q, int n) {
     int best = 0;
@@ -47,33 +43,15 @@ FX_DEVICE int boltzmann_action(const float *q, int n, float temperature, float u
 }  // namespace
 
 FX_KERNEL_ANYBLOCK(select_actions) {
-    __shared__ float base[fx::MAX_BRANCHES * MAX_ATOMS];  // (K, N) V - mean_a A
-    __shared__ float q[MAX_ACTIONS];
+    __shared__ float base[fx::MAX_BRANCHES * fx::MAX_ATOMS];  // (K, N) V - mean_a A
+    __shared__ float q[fx::MAX_ACTIONS];
     __shared__ int choice[fx::MAX_BRANCHES];
     const int row = (int)blockIdx.x, K = a.K, S = a.S, N = a.N;
     const uint64_t sizes = a.branch_sizes, draw = a.draws[row];
     const float *value = a.logits + (int64_t)row * a.Np;
     const float v_min = a.control->v_min, delta_z = (a.control->v_max - v_min) / (float)(N - 1);
 
-    FX_ROWS(b, K) {
-        const int n = fx::branch_size(sizes, b);
-        const float *advantage = value + (1 + fx::branch_first(sizes, b)) * N;
-        float *out = base + b * N;
-        FX_LANES(j, N) out[j] = 0.0f;
-        for (int i = 0; i < n; ++i) FX_LANES(j, N) out[j] += advantage[i * N + j];
-        FX_LANES(j, N) out[j] = value[j] - out[j] * (1.0f / (float)n);
-    }
-    __syncthreads();
-
-    FX_ROWS(s, S) {
-        const float *v = base + fx::branch_of(sizes, s) * N, *x = value + (1 + s) * N;
-        const float expected =
-            fx::lane_softmax(
-                N, [&](int j) { return v[j] + x[j]; }, [&](int j) { return v_min + delta_z * (float)j; })
-                .expectation;
-        FX_LANE_0 q[s] = expected;
-    }
-    __syncthreads();
+    fx::expected_returns(value, sizes, K, S, N, v_min, delta_z, base, q);
     if (a.q)
         FX_FOR(s, S) a.q[row * S + s] = q[s];
 

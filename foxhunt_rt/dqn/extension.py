@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children.adam import AdamBuffers
@@ -25,7 +26,7 @@ from foxhunt_rt.dqn.children.forward import ONLINE, ForwardBuffers
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import LayoutError, NetworkLayout, ParameterGroup, Segment
 from foxhunt_rt.driver import Buffer, DeviceBuffer, FoxhuntError
-from foxhunt_rt.graph import Child, Runtime, StepPlan
+from foxhunt_rt.graph import Child, Flag, Runtime, StepPlan
 from foxhunt_rt.replay import Batch, Replay
 
 
@@ -69,6 +70,10 @@ class Extension:
         its own with a changed copy, good until the next call. Never changes ``theta``: training does not notice. Called
         between steps, in the order of the runtime's stream. Default: ``theta``."""
         return theta
+
+    def report(self) -> Mapping[str, Any]:
+        """What it has to say at the end of an epoch beside its metrics: JSON-ready. May synchronize. Default: nothing."""
+        return {}
 
     def persistent(self) -> Mapping[str, DeviceBuffer]:
         """Buffers of its own, by name, whose contents a step hands to the next: checkpoints hold them. Default: none."""
@@ -162,14 +167,14 @@ class StepView:
     metric_rows: dict[str, Buffer] = field(default_factory=dict)
     trunk_gradients: dict[str, Buffer] = field(default_factory=dict)
 
-    def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (), *,
-              before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
+    def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (),
+              when: Flag | None = None, *, before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
         """A child of the step at a place in its order: see `StepPlan.child`.
 
         The learner's own, in order: counters, per_sample, forward, ddqn, adam_grad, adam, per_priority, and those of the
         features that are on. Gradients go between ddqn and adam_grad.
         """
-        return self.plan.child(name, reads, writes, private, before=before, after=after)
+        return self.plan.child(name, reads, writes, private, when, before=before, after=after)
 
     @property
     def dlogits(self) -> Buffer:

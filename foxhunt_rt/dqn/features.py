@@ -7,7 +7,7 @@ made: it adds no node, no module and no memory.
 from __future__ import annotations
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children import aux, post_aux, spectral
+from foxhunt_rt.dqn.children import aux, causal, post_aux, spectral, vaccine
 from foxhunt_rt.dqn.extension import Extension
 
 
@@ -16,6 +16,8 @@ def features(config: Config) -> list[Extension]:
     found: list[Extension] = []
     if config.spectral.enabled:
         found.append(spectral.Spectral(config.spectral))
+    if config.causal.enabled:
+        found.append(causal.Causal(config.causal))
     if config.cql.enabled:
         found.append(aux.Cql(config))
     if config.iql.enabled:
@@ -24,6 +26,8 @@ def features(config: Config) -> list[Extension]:
         found.append(post_aux.Selectivity(config))
     if config.risk.enabled:
         found.append(post_aux.Risk(config))
+    if config.vaccine.enabled:
+        found.append(vaccine.Vaccine(config.vaccine))
     return found
 
 

@@ -62,6 +62,8 @@ def control_block(config: Config, *, seed: int, alpha_c51: float) -> npt.NDArray
         section, name = key.split(".")
         block[field] = getattr(getattr(config, section), name)
     block["seed"], block["horizon"], block["alpha_c51"] = seed, config.horizon, alpha_c51
+    block["vaccine_period"] = config.vaccine.period if config.vaccine.enabled else 0
+    block["causal_period"] = config.causal.period if config.causal.enabled else 0
     block["q_clip"] = config.guard.q_clip * max(abs(config.loss.v_min), abs(config.loss.v_max))
     return block
 

@@ -223,6 +223,8 @@ class FoldRun:
             "q_min": float(records["q_min"].min()), "q_max": float(records["q_max"].max()),
             "validation": {**judged.metrics.to_dict(), "branch_entropy": judged.entropy, "alarms": judged.alarms},
         }  # fmt: skip
+        if reports := {e.name: dict(r) for e in world.learner.extensions if (r := e.report())}:
+            about["features"] = reports
         self.observer.epoch_ended(self.number, epoch + 1, about)
         return about
 

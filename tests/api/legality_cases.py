@@ -674,6 +674,7 @@ CASES: dict[str, Case] = {
     "Extension.record": lambda w: hooked(Watching().record, w.view),
     "Extension.reset": lambda w: dqn.Extension().reset,
     "Extension.serve": lambda w: hooked(dqn.Extension().serve, w.learner.adam.theta),
+    "Extension.report": lambda w: dqn.Extension().report,
     "Extension.persistent": lambda w: dqn.Extension().persistent,
     "StepView.child": lambda w: (lambda view: hooked(view.child, f"more {next(COUNT)}", [w.x], [w.y]))(w.view),
     "StepView.trunk_gradient": lambda w: hooked(w.view.trunk_gradient, "watching"),

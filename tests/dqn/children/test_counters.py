@@ -101,7 +101,7 @@ def test_settings_are_latched(runtime: Runtime) -> None:
 def test_every_control_field_comes_from_the_configuration() -> None:
     """No field of the control block is left at zero by a forgotten line."""
     c = config("optim.restart_period=5", "optim.weight_decay=0.1", "loss.label_smoothing=0.1", "loss.v_min=-1",
-               "loss.grad_budget=1", "optim.restart_momentum=0.5")  # fmt: skip
+               "loss.grad_budget=1", "optim.restart_momentum=0.5", "vaccine.enabled=true", "causal.enabled=true")  # fmt: skip
     block: npt.NDArray[Any] = control_block(c, seed=1, alpha_c51=0.5)
     for name in block.dtype.names or ():
         assert block[name][0] != 0, name

@@ -1,0 +1,94 @@
+"""causal: how much Q changes when a group of features is set to its reference, every so many steps (docs/step/causal.md).
+
+A child on a side branch from forward to adam, behind an IF node: 1. `causal_intervene`, 2. the forward pass on groups x rows, 3.
+`causal_effect`, 4. `causal_update`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from foxhunt_rt.config import CausalConfig, ConfigError
+from foxhunt_rt.dqn.children.forward import ONLINE, ForwardWorkspace, record_forward
+from foxhunt_rt.dqn.extension import Extension, StepView
+from foxhunt_rt.driver import Buffer, DeviceBuffer
+from foxhunt_rt.graph import Flag
+from foxhunt_rt.kernels import abi
+
+_THREADS = 128
+
+
+class Causal(Extension):
+    """Running importance of each group of features.
+
+    Attributes
+    ----------
+    importance : DeviceBuffer
+        f32 (G,): running mean of |Q(s) - Q(s with the group at its reference)|, in normalized reward.
+    measured : DeviceBuffer
+        u32 (1,): interventions so far.
+    groups : tuple of int
+        Columns of each group.
+    """
+
+    name = "causal"
+    metrics = ("causal_largest", "causal_entropy")
+    importance: DeviceBuffer
+    measured: DeviceBuffer
+    groups: tuple[int, ...]
+
+    def __init__(self, config: CausalConfig) -> None:
+        self.config = config
+
+    def record(self, step: StepView) -> None:
+        rt, layout, shape, config = step.runtime, step.layout, step.shape, self.config
+        self.groups = config.groups or (1,) * layout.state_dim
+        if sum(self.groups) > layout.state_dim:
+            raise ConfigError(
+                f"causal.groups has {sum(self.groups)} columns, a state {layout.state_dim}; take some away"
+            )
+        count, rows = len(self.groups), min(config.rows, shape.batch)
+        bounds = rt.array(np.cumsum([0, *self.groups]).astype(np.int32), "causal.bounds")
+        x = rt.zeros((count * rows, layout.state_padded), np.float32, "causal.x")
+        work = ForwardWorkspace.create(rt, layout, count * rows, "causal")
+        effect = rt.zeros((count, rows), np.float32, "causal.effect")
+        self.importance = rt.zeros(count, np.float32, "causal.importance")
+        self.measured = rt.zeros(1, np.uint32, "causal.measured")
+        state, theta = step.batch.state[:rows], step.adam.theta[: layout.network_size]
+        logits = step.forward.logits
+        online: Buffer = logits[ONLINE : ONLINE + 1].view(logits.shape[1:])
+        observed = online[:rows]
+        self._found = largest, entropy = [step.metric(name) for name in self.metrics]
+        due = Flag(step.step, "due", mask=abi.constant("DUE_CAUSAL"))
+        written = [x, *work.buffers(), effect, self.importance, self.measured, *self._found]
+        with step.child(self.name, after="forward", when=due, reads=[state, observed, theta, bounds, step.step],
+                        writes=written) as child:  # fmt: skip
+            child.launch("causal_intervene", (count,), (_THREADS,),
+                         dict(state=state, bounds=bounds, x=x, R=rows, Sp=layout.state_padded, G=count,
+                              mean=int(config.reference == "mean")))  # fmt: skip
+            record_forward(child, layout, theta, x, count * rows, work)
+            child.launch("causal_effect", (count * rows,), (_THREADS,),
+                         dict(changed=work.logits, observed=observed, step=step.step, effect=effect,
+                              branch_sizes=shape.packed_branches, R=rows, G=count, K=len(shape.branches), S=shape.actions,
+                              N=shape.atoms, Np=layout.head_padded))  # fmt: skip
+            child.launch("causal_update", (1,), (_THREADS,),
+                         dict(effect=effect, importance=self.importance, measured=self.measured, largest=largest,
+                              entropy=entropy, rate=config.rate, R=rows, G=count))  # fmt: skip
+
+    def reset(self) -> None:
+        for buffer in self.persistent().values():
+            buffer.fill(0)
+
+    def persistent(self) -> dict[str, DeviceBuffer]:
+        found: dict[str, Any] = {"importance": self.importance, "measured": self.measured,
+                                 **dict(zip(self.metrics, self._found, strict=True))}  # fmt: skip
+        return found
+
+    def report(self) -> dict[str, Any]:
+        return {"groups": list(self.groups), "interventions": int(self.measured.to_numpy()[0]),
+                "importance": [float(x) for x in self.importance.to_numpy()]}  # fmt: skip
+
+
+__all__ = ["Causal"]

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""What each feature of the step adds to it: device time of a step by its own clock, features one by one against the core.
+
+    python tools/bench/features.py [--steps N] [--rounds N] [--hidden W,W] [--batch B] [name ...]
+
+Each arm is a learner of its own; arms take turns in rounds, so that a drift of the clocks falls on all. A step's time is from
+its first kernel's clock to its last's (`started_ns`, `ended_ns` of the record). Steps on which periodic work is due have a
+column of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import subjects
+
+import foxhunt_rt as fx
+
+NEVER = 1 << 29
+#: Settings, and the period of what is then due.
+ARMS: dict[str, tuple[dict[str, object], int]] = {
+    "core": ({}, NEVER),
+    "spectral": ({"spectral.enabled": True}, NEVER),
+    "vaccine, never due": ({"vaccine.enabled": True, "vaccine.period": NEVER}, NEVER),
+    "vaccine": ({"vaccine.enabled": True}, 10),
+    "causal, never due": ({"causal.enabled": True, "causal.period": NEVER}, NEVER),
+    "causal": ({"causal.enabled": True}, 50),
+    "full": ({f"{name}.enabled": True for name in ("spectral", "vaccine", "causal", "cql", "iql")}, NEVER),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=1000, help="steps of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--hidden", default="64,64")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("arms", nargs="*", help=f"of {', '.join(ARMS)}; default: all")
+    args = parser.parse_args()
+    rt = fx.Runtime()
+    arms = {}
+    for name in args.arms or ARMS:
+        settings, period = ARMS[name]
+        config = subjects.config(**{"network.hidden": args.hidden, "replay.batch": args.batch, "replay.capacity": 16384,
+                                    "optim.horizon": 1 << 30, **settings})  # fmt: skip
+        made = subjects.learner(rt, config, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, 8192)
+        arms[name] = (made, period, [])
+    for turn in range(args.rounds + 1):  # the first is for warming up
+        for made, _, found in arms.values():
+            for _ in range(args.steps):
+                made.step()
+            records = made.drain()
+            if turn:
+                found.append(records)
+    print(
+        f"{rt.device.name}: trunk {args.hidden}, batch {args.batch}, {args.rounds} rounds of {args.steps} steps; us a step"
+    )
+    print(f"{'arm':24} {'nodes':>5} {'p50':>8} {'p90':>8} {'mean':>8} {'due p50':>8} {'to core':>8}")
+    core = None
+    for name, (made, period, found) in arms.items():
+        records = np.concatenate(found)
+        us = (records["ended_ns"] - records["started_ns"]).astype(np.float64) / 1e3
+        due = records["step"] % period == 0
+        core = us.mean() if core is None else core
+        shown = f"{np.median(us[due]):8.2f}" if due.any() else f"{'-':>8}"
+        print(f"{name:24} {made.graph.info()['nodes']:5d} {np.median(us):8.2f} {np.percentile(us, 90):8.2f} {us.mean():8.2f} "
+              f"{shown} {us.mean() - core:+8.2f}")  # fmt: skip
+        made.close()
+
+
+if __name__ == "__main__":
+    main()
