@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each feature of the step adds to it: device time of a step by its own clock, features one by one against the core.
 
-    python tools/bench/features.py [--steps N] [--rounds N] [--trunk W,W] [--rows B] [name ...]
+    python tools/bench/features.py [--steps N] [--rounds N] [--trunk W,W] [--drawn B] [name ...]
 
 Each arm is a learner of its own; arms take turns in rounds, so that a drift of the clocks falls on all. A step's time is from
 its first kernel's clock to its last's (`started_ns`, `ended_ns` of the record). Steps on which periodic work is due have a
@@ -41,14 +41,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="steps of a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trunk", default="64,64", help="widths of its layers")
-    parser.add_argument("--rows", type=int, default=64, help="of a batch")
+    parser.add_argument("--drawn", type=int, default=64, help="rows of a batch")
     parser.add_argument("arms", nargs="*", help=f"of {', '.join(ARMS)}; default: all")
     args = parser.parse_args()
     rt = fx.Runtime()
     arms = {}
     for name in args.arms or ARMS:
         settings, period = ARMS[name]
-        config = subjects.config(**{"network.hidden": args.trunk, "replay.batch": args.rows, "replay.capacity": 16384,
+        config = subjects.config(**{"network.hidden": args.trunk, "replay.batch": args.drawn, "replay.capacity": 16384,
                                     "optim.horizon": 1 << 30, **settings})  # fmt: skip
         made = subjects.learner(rt, config, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, 8192)
         arms[name] = (made, period, [])
@@ -60,7 +60,7 @@ def main() -> None:
             if turn:
                 found.append(records)
     print(
-        f"{rt.device.name}: trunk {args.trunk}, batch {args.rows}, {args.rounds} rounds of {args.steps} steps; us a step"
+        f"{rt.device.name}: trunk {args.trunk}, batch {args.drawn}, {args.rounds} rounds of {args.steps} steps; us a step"
     )
     print(f"{'arm':24} {'nodes':>5} {'p50':>8} {'p90':>8} {'mean':>8} {'due p50':>8} {'to core':>8}")
     core = None

@@ -134,7 +134,7 @@ class Spectral(Extension):
         with step.child(self.name, before="forward", reads=[self.buffers.table],
                         writes=[trunk, *self.buffers.written, *found]) as child:  # fmt: skip
             record(child, trunk, self.buffers, self.sigma_max, *found)
-        self.serve(step.adam.theta)  # type: ignore[arg-type]  loads what it launches, before any step
+        self.serve(step.adam.theta)  # type: ignore[arg-type]  # loads what it launches, before any step
 
     def reset(self) -> None:
         self.buffers.v.copy_from(start(self._weights))
