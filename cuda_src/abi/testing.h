@@ -96,3 +96,26 @@ typedef struct {
     int32_t rows;   //@ one block a row
     int32_t n;      //@ values of a row, >= 1
 } reduce_probe_args;
+
+typedef struct {
+    const float *x; //@ in f32[n]
+    float *y;       //@ out f32[n]   y[i] = the neighbour's x, by way of shared memory without a barrier: a race, on purpose
+    int32_t n;      //@ = blockDim.x, at most 1024
+    uint32_t pad0_; //@ pad
+} race_shared_args;
+
+typedef struct {
+    float *y;       //@ out f32[1]   every block stores its number here: a race between blocks, on purpose
+    int32_t blocks; //@ = gridDim.x
+    int32_t rounds; //@ stores of each block
+} race_blocks_args;
+
+typedef struct {
+    float *y; //@ out f32[1]
+} wrong_mask_args;
+
+typedef struct {
+    float *y;       //@ out f32[n]
+    int32_t n;      //@ = blockDim.x, even, at most 1024
+    uint32_t pad0_; //@ pad
+} split_barrier_args;

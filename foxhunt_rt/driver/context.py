@@ -22,9 +22,11 @@ from foxhunt_rt.driver.errors import ContextDead, DeviceNotFound, DriverError, F
 from foxhunt_rt.driver.features import Features, check_device
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+_died: dict[int, DriverError] = {}  # first cause by device: its primary context is dead for the rest of this process
 
 
 def _after_fork_in_child() -> None:
+    _died.clear()  # a child has no context yet, only contexts of its parent
     for context in _contexts:
         context._forked, context.usable = True, False
 
@@ -189,9 +191,14 @@ class Context:
     ------
     UnsupportedDevice
         The driver or the device lacks something that has no fallback.
+    ContextDead
+        A sticky error killed it earlier in this process. "To continue using CUDA, the process must be terminated and relaunched"
+        (CUDA driver API, CUresult), whoever releases or resets it meanwhile.
     """
 
     def __init__(self, device: Device, without: Iterable[str] = ()) -> None:
+        if (first := _died.get(device.ordinal)) is not None:
+            raise ContextDead(first.code, first.name, first.text, first.call, first.where)
         self.device = device
         self.cu = loader.load()
         check_device(device)
@@ -227,6 +234,7 @@ class Context:
         """Remembers the first sticky error: it is the cause, those after it are its echo."""
         if error.sticky and self._dead is None:
             self._dead, self.usable = error, False
+            _died.setdefault(self.device.ordinal, error)
 
     def check_usable(self) -> None:
         """Raises with the reason when the context is not `usable`."""
@@ -249,8 +257,11 @@ class Context:
     @property
     def is_current(self) -> bool:
         """Whether this context is current in this thread: one driver call."""
-        current: bool = self._get_current()[1] == self.handle
-        return current
+        status, handle = self._get_current()
+        if handle == self.handle:
+            return True
+        self.raise_for(status, "cuCtxGetCurrent")
+        return False
 
     def finalize(self, owner: object, destroy: Callable[..., object], *args: Any) -> weakref.finalize[..., Any]:
         """Calls ``destroy(context, *args)`` once: when ``owner`` is collected, when the result is called, at `close`, or at
@@ -307,7 +318,7 @@ class Current:
             context.check_usable()
         if not context.is_current:
             try:
-                call(context.cu.cuCtxPushCurrent, context.handle)
+                context.call(context.cu.cuCtxPushCurrent, context.handle)
             except BaseException:
                 if context.is_current:  # interrupted just after it
                     context.cu.cuCtxPopCurrent()
@@ -319,4 +330,6 @@ class Current:
             status = self._context.cu.cuCtxPopCurrent()[0]
             counts["cuCtxPopCurrent"] += 1
             if status and not self._context._forked:
-                raise error_for(int(status), "cuCtxPopCurrent")
+                failure = error_for(int(status), "cuCtxPopCurrent")
+                self._context.note(failure)
+                raise failure

@@ -144,6 +144,8 @@ def _load_hostsim() -> None:
     global _hostsim
     _hostsim = ctypes.CDLL(str(HOSTSIM), mode=ctypes.RTLD_GLOBAL)
     _hostsim.fxHostsimConfigure.argtypes = [ctypes.c_char_p, ctypes.c_longlong]
+    _hostsim.fxHostsimOption.argtypes = [ctypes.c_char_p]
+    _hostsim.fxHostsimOption.restype = ctypes.c_longlong
     _hostsim.fxHostsimLastReport.restype = ctypes.c_char_p
     _hostsim.fxHostsimLabel.argtypes = [ctypes.c_ulonglong, ctypes.c_char_p]
     _hostsim.fxHostsimCounter.argtypes = [ctypes.c_char_p]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,23 @@ from foxhunt_rt.driver.stream import Event, Stream
 
 _live: weakref.WeakSet[Allocation] = weakref.WeakSet()
 
+#: Bytes on both sides of an allocation that nobody may touch, and what each of them holds, under ``FOXHUNT_GRAPH=debug``.
+ZONE, ZONE_BYTE = 4096, 0xA5
+
+
+def zone_bytes() -> int:
+    """How wide the red zones of a new allocation are: none, but for the node-by-node mode (`foxhunt_rt.graph.write_check`), and
+    there only where hostsim has none of its own, which are better: they stop the access itself."""
+    if os.environ.get("FOXHUNT_GRAPH") != "debug":
+        return 0
+    sim = loader.hostsim()
+    return 0 if sim is not None and sim.fxHostsimOption(b"redzones") > 0 else ZONE
+
+
+def allocations(context: Context) -> list[Allocation]:
+    """What this package allocated in a context and did not free, by address."""
+    return sorted((a for a in _live if a.context is context and a.alive), key=lambda a: a.ptr)
+
 
 def live_allocations() -> list[tuple[str, int]]:
     """(label, bytes) of every allocation alive in this process, largest first."""
@@ -37,16 +55,19 @@ def live_bytes(context: Context) -> int:
 
 class Allocation:
     """One driver allocation. ``pins`` counts the built graphs that hold its address, ``exports`` the DLPack consumers: while
-    there are any it is not freed."""
+    there are any it is not freed. ``zone`` bytes of what the driver gave lie before ``ptr``, and as many behind the end."""
 
     read_only = False
     exports = 0
+    zone = 0
 
     def __init__(self, stream: Stream, nbytes: int, label: str, mapped: bool) -> None:
         context = stream.context
         cu = context.cu
         self.context, self.stream, self.nbytes, self.label, self.mapped = context, stream, nbytes, label, mapped
         self.pins = 0
+        self.zone = zone_bytes()
+        padded = nbytes + 2 * self.zone
         if stream.capturing:
             raise CaptureError(f"{label}: allocation inside a capture would be frozen into the graph: allocate before")
         captures.refuse(f"{label}: allocation")
@@ -54,22 +75,37 @@ class Allocation:
             try:
                 if mapped:
                     flags = cu.CU_MEMHOSTALLOC_DEVICEMAP | cu.CU_MEMHOSTALLOC_PORTABLE
-                    self.host_ptr = int(context.call(cu.cuMemHostAlloc, nbytes, flags))
-                    self.ptr = int(context.call(cu.cuMemHostGetDevicePointer, self.host_ptr, 0))
+                    start = int(context.call(cu.cuMemHostAlloc, padded, flags))
                 else:
-                    self.host_ptr = 0
-                    self.ptr = int(context.call(cu.cuMemAlloc, nbytes))
+                    start = int(context.call(cu.cuMemAlloc, padded))
             except OutOfMemory as error:
-                free, total = (int(x) for x in cu.cuMemGetInfo()[1:])
+                status, free, total = cu.cuMemGetInfo()
+                left = "unknown" if status else f"{int(free):,} of {int(total):,}"
                 largest = ", ".join(f"{name} {size:,}" for name, size in live_allocations()[:3]) or "none"
-                raise error.at(asked=f"{label}: {nbytes:,} bytes", free=f"{free:,} of {total:,}",
-                               largest=largest) from None  # fmt: skip
+                raise error.at(asked=f"{label}: {nbytes:,} bytes", free=left, largest=largest) from None
+            # From here on it is freed, whatever else fails.
+            self._finalizer: Any = context.finalize(self, _release, stream, start, mapped)
+            host, start = (start, int(context.call(cu.cuMemHostGetDevicePointer, start, 0))) if mapped else (0, start)
         sim = loader.hostsim()
         if sim is not None:
-            sim.fxHostsimLabel(self.ptr, label.encode())
-        handle = self.host_ptr if mapped else self.ptr
-        self._finalizer: Any = context.finalize(self, _release, stream, handle, mapped)
+            sim.fxHostsimLabel(start, label.encode())
+        self.ptr, self.host_ptr = start + self.zone, host + self.zone if mapped else 0
+        self.mark_zones()
         _live.add(self)
+
+    @property
+    def zones(self) -> list[tuple[int, int]]:
+        """(address, bytes) of the red zones."""
+        return [(self.ptr - self.zone, self.zone), (self.ptr + self.nbytes, self.zone)] if self.zone else []
+
+    def mark_zones(self) -> None:
+        """Writes the pattern of the red zones. Queued on the allocation's stream where it is device memory."""
+        for start, size in self.zones:
+            if self.mapped:
+                ctypes.memset(self.host_ptr + start - self.ptr, ZONE_BYTE, size)
+                continue
+            with self.context.current():
+                self.context.call(self.context.cu.cuMemsetD8Async, start, ZONE_BYTE, size, self.stream.handle)
 
     @property
     def alive(self) -> bool:

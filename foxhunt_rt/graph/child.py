@@ -26,6 +26,7 @@ from foxhunt_rt.driver import (
 from foxhunt_rt.graph import faults
 from foxhunt_rt.graph.conditional import Flag, writes
 from foxhunt_rt.graph.updates import plain
+from foxhunt_rt.graph.write_check import WriteCheck, launch_ranges
 
 
 class DeclarationError(FoxhuntError):
@@ -197,19 +198,23 @@ class Child:
         return found
 
     def run(self, context: Context, stream: Stream, functions: Mapping[str, Function],
-            synchronize: bool = False) -> None:  # fmt: skip
+            synchronize: bool = False, check: WriteCheck | None = None) -> None:  # fmt: skip
         """Issues every launch on a stream, which may be capturing; with ``synchronize`` waits after each, so that a fault
-        names the launch that caused it.
+        names the launch that caused it, and with `check` looks for what it wrote out of range.
 
-        In a capture: recorded. Synchronizes: may, with `synchronize`. Allocates: no.
+        In a capture: recorded. Synchronizes: may, with `synchronize`. Allocates: may, with `check`.
         """
         from foxhunt_rt.driver import DriverError
 
         for op in self.ops:
             try:
+                if check is not None:
+                    check.before()
                 op.issue(context, stream, functions)
                 if synchronize:
                     stream.synchronize()
+                if check is not None:
+                    check.after(self.name, *launch_ranges(op))
             except DriverError as error:
                 uses = [(u.field, u.buffer, u.nbytes) for u in op.args.uses] if isinstance(op, KernelOp) else []
                 found = faults.explain(uses, error)

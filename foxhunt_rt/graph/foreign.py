@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foxhunt_rt.driver import Buffer, Context, FoxhuntError, Function, Graph, GraphExec, Stream
 from foxhunt_rt.graph.child import Child
 from foxhunt_rt.graph.conditional import Flag
+from foxhunt_rt.graph.write_check import WriteCheck
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,18 +88,21 @@ class ForeignChild(Child):
         """What it declares: its launches are unknown."""
         return [(b.ptr, b.nbytes) for b in self.writes]
 
-    def run(
-        self, context: Context, stream: Stream, functions: Mapping[str, Function], synchronize: bool = False
-    ) -> None:
+    def run(self, context: Context, stream: Stream, functions: Mapping[str, Function], synchronize: bool = False,
+            check: WriteCheck | None = None) -> None:  # fmt: skip
         """Launches the graph by itself."""
         from foxhunt_rt.driver import DriverError
 
         try:
             if self._executable is None:
                 self._executable = self.graph.instantiate(stream)
+            if check is not None:
+                check.before()
             self._executable.launch(stream)
             if synchronize:
                 stream.synchronize()
+            if check is not None:
+                check.after(self.name, "a foreign graph", (), self.written_ranges())
         except DriverError as error:
             raise error.at(child=self.name, kernel="a foreign graph") from None
 

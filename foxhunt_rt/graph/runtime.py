@@ -66,7 +66,13 @@ class Runtime:
                  without: Iterable[str] = ()) -> None:  # fmt: skip
         self.device = Device(device)
         self.context = Context(self.device, without)
-        self.stream = Stream(self.context)
+        try:
+            self.stream = Stream(self.context)
+        except DriverError as error:
+            self.context.close()
+            if error.sticky:  # nothing of ours ran yet
+                error.at(user="another library: the context was dead before this Runtime was made")
+            raise
         self.modules = ModulePool(self.context)
         self.ledger = Ledger(Isolation(isolation))
         self._users: dict[str, UngraphedUser] = {}

@@ -27,6 +27,7 @@ from foxhunt_rt.graph.updates import (
     node_names,
 )
 from foxhunt_rt.graph.verify import Verification, verify
+from foxhunt_rt.graph.write_check import WriteCheck
 
 if TYPE_CHECKING:
     from foxhunt_rt.graph.profile import Profile
@@ -104,6 +105,7 @@ class StepGraph:
                 self._holdings.graphs += [self.composition.parent, *self.graphs]
                 self.executable: GraphExec = composer.instantiate(self.composition.parent)
                 self._holdings.executables.append(self.executable)
+        self._check = WriteCheck(self.runtime) if self.mode == "debug" else None
         #: Steps that the executable runs when it is launched as it is; 0: a launch takes more than that.
         self._ready = steps_per_launch if self.mode == "on" and decided_by != "host" else 0
         self._child_executables: list[GraphExec] | None = None
@@ -294,7 +296,7 @@ class StepGraph:
         with self._context.current():
             for i in self._select(child):
                 if self._due(i):
-                    self.children[i].run(self._context, self._stream, self._ungraphed[i], synchronize)
+                    self.children[i].run(self._context, self._stream, self._ungraphed[i], synchronize, self._check)
 
     def _due(self, i: int) -> bool:
         when = self.children[i].when

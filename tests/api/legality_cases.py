@@ -36,6 +36,7 @@ from foxhunt_rt.graph import (
     StepTimer,
     Watchdog,
 )
+from foxhunt_rt.graph.write_check import WriteCheck
 
 N = 64
 COUNT = itertools.count()
@@ -486,6 +487,8 @@ CASES: dict[str, Case] = {
     "Child.run": lambda w: current(w, hooked(w.step.children[0].run, w.rt.context, w.rt.stream, {"add_scalar": w.function})),
     "Child.run#waiting": lambda w: current(w, hooked(
         w.step.children[0].run, w.rt.context, w.rt.stream, {"add_scalar": w.function}, True)),
+    "Child.run#checking": lambda w: current(w, hooked(
+        w.step.children[0].run, w.rt.context, w.rt.stream, {"add_scalar": w.function}, True, WriteCheck(w.rt))),
     "Child.must_follow": lambda w: hooked(w.step.children[1].must_follow, w.step.children[0]),
     **attribute(lambda w: w.step.children[0], "Child.kernels", "Child.buffers", "Child.written_ranges", "Child.check_alive"),
     "ChildTimes()": lambda w: (lambda step: lambda: ChildTimes(step))(w.plan().build()),

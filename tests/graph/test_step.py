@@ -278,7 +278,7 @@ def test_off_and_debug_run_ungraphed(runtime, monkeypatch):
         step = plan.build()
         before = counts["cuLaunchKernel"]
         step.launch()
-        assert counts["cuLaunchKernel"] == before + 1
+        assert counts["cuLaunchKernel"] == before + (1 if mode == "off" else 2)  # debug compares memory afterwards
         assert x.to_numpy()[0] == 1
         step.close()
     monkeypatch.setenv("FOXHUNT_GRAPH", "sometimes")
