@@ -31,7 +31,7 @@ COMMANDS = {
     "graph": "the step graph: children, kernels, modules, nodes, longest chain",
     "plan": "how much memory training will take, by label, before anything is allocated",
     "profile": "where the time of a step goes, by child and by launch, and the known causes of a slow one",
-    "probe": "measure this device: what sharing functions costs (isolation), what each kind of work is charged (floors)",
+    "probe": "measure this device: what sharing functions costs (isolation), each kind of work (floors), what it does (quirks)",
     "sanitize": "run a command under compute-sanitizer; name child, kernel, argument and allocation of what it finds",
     "verify": "check that a replayed step equals the same launches one by one, bit for bit",
 }

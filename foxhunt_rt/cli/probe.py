@@ -3,7 +3,8 @@
 `probe isolation` replays a graph of 13 children under a dozen conditions, each compared with its control in the same round,
 with a checksum of every replay; then again in two processes of their own, under lazy and under eager module loading, which
 a process cannot change. `probe floors` prints the cost of launches, nodes, memsets, mapped reads and conditional nodes.
-What the tables say is in docs/isolation.md.
+What the tables say is in docs/isolation.md. `probe quirks` asks the driver what it does where drivers differ (docs/quirks.md),
+each question in a process of its own, since some answers are a dead context.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOADING_ARMS = "first launch between"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure, and how long."""
-    parser.add_argument("what", choices=("isolation", "floors"), help="which table")
+    parser.add_argument("what", choices=("isolation", "floors", "quirks"), help="which table")
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds of all arms (default: %(default)s)")
     parser.add_argument(
         "--replays", type=int, default=40, metavar="N", help="replays of an arm in a round (default: %(default)s)"
@@ -46,6 +47,14 @@ def run(args: argparse.Namespace) -> int:
 
     if args.rounds < 1 or args.replays < 1:
         raise UsageError(f"--rounds {args.rounds} --replays {args.replays}: give at least 1 of each")
+    if args.what == "quirks":  # no driver is loaded in this process
+        from foxhunt_rt.graph import quirks
+
+        answered = quirks.probe_quirks(device=args.device)
+        print(quirks.text(answered))
+        if args.json:
+            print(json.dumps({"status": "ok", **answered}))
+        return int(ExitCode.OK)
     with Runtime(args.device) as rt:
         found = _floors(rt) if args.what == "floors" else _isolation(rt, args)
         if args.json:
