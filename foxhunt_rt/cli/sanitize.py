@@ -96,6 +96,9 @@ _HEADS = ("Invalid ", "Misaligned ", "Uninitialized ", "Barrier error", "Race re
 _KERNEL = re.compile(r"\bat (?:0x[0-9a-fA-F]+ in (?:\S+?:\d+:)?|(?=[A-Za-z_]))(?:void )?(?P<name>[A-Za-z_]\w*)")
 _THREAD = re.compile(r"by thread \((?P<thread>[\d,]+)\) in block \((?P<block>[\d,]+)\)")
 _ADDRESS = re.compile(r"\b(?:Address|Access (?:at|to)) (?P<address>0x[0-9a-fA-F]+)")
+_RACE = re.compile(
+    r"Race reported between (?P<one>\w+) access at .*? and (?P<other>\w+) access at .*?\[(?P<hazards>\d+) hazards?\]"
+)
 _NEAREST = re.compile(
     r"bytes (?:after|before) the nearest allocation at (?P<start>0x[0-9a-fA-F]+) +of size (?P<size>[\d,]+)"
 )
@@ -103,8 +106,9 @@ _WHERE = r"kernel (?P<kernel>\w+)(?:, block \((?P<block>[\d,]+)\)(?:, thread \((
 _ILLEGAL = (r"illegal address (?P<address>0x[0-9a-f]+): [^;\n]*?"
             r"(?:\(\d+ bytes\)(?:, which has been freed)?|in no allocation|a null pointer)")  # fmt: skip
 _WROTE = r"wrote (?P<by>\d+) bytes (?P<side>behind|before) (?P<label>[^;\n]+?) \((?P<size>\d+) bytes\)"
-_BARRIER = r"of \d+ threads [^;\n]+?have exited"
-_HOSTSIM = re.compile(f"{_WHERE}(?P<what>{_ILLEGAL}|{_WROTE}|{_BARRIER}|integer division by zero or overflow)")
+_BARRIER = r"divergent barrier: of \d+ threads [^;\n]+?have exited"
+_MASK = r"lane \d+ calls a warp function with mask \w+, which does not name it"
+_HOSTSIM = re.compile(f"{_WHERE}(?P<what>{_ILLEGAL}|{_WROTE}|{_BARRIER}|{_MASK}|integer division by zero or overflow)")
 
 
 def parse_sanitizer(text: str) -> list[Report]:
@@ -117,6 +121,10 @@ def parse_sanitizer(text: str) -> list[Report]:
             body = " ".join(paragraph)
             kernel, thread, address, nearest = (p.search(body) for p in (_KERNEL, _THREAD, _ADDRESS, _NEAREST))
             what = re.sub(r" (?:access )?at .*", "", paragraph[0].removeprefix("Error: ")).rstrip(". ")
+            race = _RACE.search(body)
+            if race:
+                between = f"{race['one']} and {race['other']} access of shared memory"
+                what = f"Race reported between {between}, {race['hazards']} hazards"
             found.append(Report(what, kernel["name"] if kernel else "?",
                                 f"block ({thread['block']}), thread ({thread['thread']})" if thread else None,
                                 int(address["address"], 16) if address else None,
@@ -191,6 +199,9 @@ def locate(reports: Iterable[Report], launches: Sequence[dict[str, Any]]) -> lis
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The tool, and the command behind ``--``."""
     parser.add_argument("--tool", choices=TOOLS, default="memcheck", help="what to look for (default: %(default)s)")
+    parser.add_argument(
+        "--save", metavar="FOLDER", help="keep the report as it was written, and which launch got what memory"
+    )
     parser.add_argument("command_line", nargs="*", metavar="CMD", help="behind --: the command and its arguments")
 
 
@@ -207,12 +218,18 @@ def run(args: argparse.Namespace) -> int:
             tool = [sanitizer(), "--tool", args.tool, "--log-file", str(log), "--target-processes", "all",
                     "--report-api-errors", "no"]  # fmt: skip
             code = subprocess.run([*tool, *command], env=environment, check=False).returncode
-            reports = parse_sanitizer(log.read_text(errors="replace") if log.exists() else "")
+            text = log.read_text(errors="replace") if log.exists() else ""
+            reports = parse_sanitizer(text)
         else:
             modes = ",".join(filter(None, [os.environ.get("FOXHUNT_HOSTSIM", ""), MODES[args.tool]]))
             code, text = watched(command, {**environment, "FOXHUNT_HOSTSIM": modes})
             reports = parse_hostsim(text)
-        launches = [json.loads(line) for line in map_file.read_text().splitlines()] if map_file.exists() else []
+        known = map_file.read_text() if map_file.exists() else ""
+        if args.save:
+            Path(args.save).mkdir(parents=True, exist_ok=True)
+            Path(args.save, "report.txt").write_text(text)
+            Path(args.save, "launches.jsonl").write_text(known)
+        launches = [json.loads(line) for line in known.splitlines()]
     findings = locate(reports, launches)
     for finding in findings:
         print(f"! {finding}")
