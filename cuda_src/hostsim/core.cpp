@@ -17,6 +17,7 @@ namespace {
 std::recursive_mutex lock;
 bool initialized = false, forked = false;
 Context primaries[kMostDevices];
+CUresult died_of[kMostDevices];  // what killed a device's primary context: for the rest of the process, as on a GPU
 std::set<Context *> contexts;
 thread_local std::vector<Context *> *context_stack;  // freed with its thread's last use: never
 unsigned long long next_context = 1;
@@ -58,9 +59,11 @@ bool is_device(CUdevice device) { return device >= 0 && device < options.devices
 
 void close_context(Context *c) {
     drain(c);
+    if (c->primary && died_of[c->device] == CUDA_SUCCESS) died_of[c->device] = c->sticky;
     for (Stream *s : c->streams) streams.remove(s);
     c->streams.clear();
     release_all(c);
+    unload_all(c);
     contexts.erase(c);
     c->legacy = nullptr;
 }
@@ -99,6 +102,7 @@ const std::set<Context *> &all_contexts() { return contexts; }
 Context *current_context() { return stack().empty() ? nullptr : stack().back(); }
 
 Guard::Guard(Counter &counter, Need need) {
+    const int hooked = call_hook && counter.name[0] == 'c' ? call_hook(counter.name) : 0;
     lock.lock();
     counter.calls.fetch_add(1, std::memory_order_relaxed);
     if (need == Need::nothing) status = CUDA_SUCCESS;
@@ -110,6 +114,7 @@ Guard::Guard(Counter &counter, Need need) {
         else if (need == Need::context) status = c->sticky;
     }
     if (faults_armed && status == CUDA_SUCCESS) status = planned_call_fault(counter.name);
+    if (hooked && status == CUDA_SUCCESS) status = hooked_call_fault(counter.name, hooked);
 }
 Guard::~Guard() { lock.unlock(); }
 
@@ -121,6 +126,10 @@ CUresult fail(Context *c, CUresult error) {
 }  // namespace hostsim
 
 using namespace hostsim;
+
+// Lets the child of a fork go on with the driver as its parent left it. For tests that fork a process in the middle: there
+// must be no other thread (option workers = 1), and nothing is shared with the parent but what was mapped as shared.
+extern "C" __attribute__((visibility("default"))) void fxHostsimContinueAfterFork(void) { forked = false; }
 
 FX_API cuInit(unsigned flags) {
     FX_ENTER(nothing);
@@ -237,6 +246,7 @@ FX_API cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice d
 FX_API cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
     FX_ENTER(init);
     if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (died_of[device] != CUDA_SUCCESS) return died_of[device];
     Context &primary = primaries[device];
     if (primary.retained++ == 0) {
         primary.primary = true;

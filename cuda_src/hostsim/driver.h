@@ -104,6 +104,7 @@ struct Module {
 
 extern Registry<Function> functions;
 extern Registry<Module> modules;
+void unload_all(Context *context);  // what goes with its context
 // Checks of a launch: dimensions, limits; fills in the launch. `args` receives the argument bytes.
 CUresult prepare_launch(Function *f, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params,
                         void **extra, Launch &launch, std::vector<char> &args);

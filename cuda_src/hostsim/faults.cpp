@@ -11,6 +11,7 @@
 namespace hostsim {
 
 bool faults_armed = false;
+CallHook call_hook = nullptr;
 
 namespace {
 
@@ -109,6 +110,13 @@ CUresult planned_call_fault(const char *entry_point) {
     return result;
 }
 
+CUresult hooked_call_fault(const char *entry_point, int error) {
+    const auto result = static_cast<CUresult>(error);
+    report("fault plan: %s answers %d", entry_point, error);
+    if (is_sticky(result)) fail(current_context(), result);
+    return result;
+}
+
 CUresult planned_launch_fault(const char *kernel) {
     CUresult result = CUDA_SUCCESS;
     for (Fault &f : plan)
@@ -120,3 +128,8 @@ CUresult planned_launch_fault(const char *kernel) {
 }
 
 }  // namespace hostsim
+
+// Sets the hook of every entry point (faults.h); null ends it.
+extern "C" __attribute__((visibility("default"))) void fxHostsimOnCall(hostsim::CallHook hook) {
+    hostsim::call_hook = hook;
+}

@@ -19,4 +19,11 @@ CUresult error_by_name(const char *name);  // "OUT_OF_MEMORY", with CUDA_ERROR_ 
 bool is_entry_point(const char *function, const char *base_name);  // cuMemAlloc_v2 is cuMemAlloc
 bool entry_point_exists(const char *prefix);
 
+// Asked at the beginning of every entry point, before the driver lock is taken: what it returns instead of 0 is the
+// answer of that call, which then does nothing. So it may fork, and the child goes on with a call that fails.
+using CallHook = int (*)(const char *entry_point);
+extern CallHook call_hook;
+// A sticky error kills the current context, as it would come from the device.
+CUresult hooked_call_fault(const char *entry_point, int error);
+
 }  // namespace hostsim

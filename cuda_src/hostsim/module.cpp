@@ -185,12 +185,7 @@ FX_API cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned, CUjit_opti
     if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
     return load(image, reinterpret_cast<Module **>(out));
 }
-FX_API cuModuleUnload(CUmodule handle) {
-    FX_ENTER(context);
-    FX_TRY(forbid_in_capture("cuModuleUnload"));
-    auto *m = reinterpret_cast<Module *>(handle);
-    if (!modules.has(m)) return CUDA_ERROR_INVALID_HANDLE;
-    drain(m->context);
+static void unload(Module *m) {
     for (Function *f : m->functions) {  // kept, dead: a graph that still names one must fail, not crash
         f->module = nullptr;
         functions.remove(f);
@@ -199,6 +194,23 @@ FX_API cuModuleUnload(CUmodule handle) {
     modules.remove(m);
     dlclose(m->handle);
     delete m;
+}
+void hostsim::unload_all(Context *context) {
+    std::vector<Module *> mine;
+    for (const void *p : modules.live) {
+        auto *m = static_cast<Module *>(const_cast<void *>(p));
+        if (m->context == context) mine.push_back(m);
+    }
+    for (Module *m : mine) unload(m);
+}
+
+FX_API cuModuleUnload(CUmodule handle) {
+    FX_ENTER(context);
+    FX_TRY(forbid_in_capture("cuModuleUnload"));
+    auto *m = reinterpret_cast<Module *>(handle);
+    if (!modules.has(m)) return CUDA_ERROR_INVALID_HANDLE;
+    drain(m->context);
+    unload(m);
     return CUDA_SUCCESS;
 }
 FX_API cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name) {

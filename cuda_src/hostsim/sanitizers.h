@@ -21,6 +21,14 @@ constexpr size_t kStack = 262144;  // instrumented frames are many times larger
 constexpr size_t kStack = 16384;
 #endif
 
+// Under ThreadSanitizer every grid of several blocks is shared out at once: it finds races between blocks only where threads
+// run them side by side.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kAlwaysShare = true;
+#else
+constexpr bool kAlwaysShare = false;
+#endif
+
 // A fiber's stack is used anew: forgets what frames that never returned have marked.
 inline void forget_frames([[maybe_unused]] void *stack, [[maybe_unused]] size_t size) {
 #if defined(__SANITIZE_ADDRESS__)

@@ -38,8 +38,10 @@ def _destroy_graph(context: Context, handle: Any) -> None:
 
 def _destroy_exec(context: Context, handle: Any, stream: Stream) -> None:
     if context.usable:
-        with context.current():
-            context.cu.cuStreamSynchronize(stream.handle)  # never destroyed while a launch of it may be in flight
+        try:
+            with context.current():
+                context.cu.cuStreamSynchronize(stream.handle)  # never destroyed while a launch of it may be in flight
+        finally:
             context.cu.cuGraphExecDestroy(handle)
 
 
@@ -248,7 +250,7 @@ class Graph:
         captures.refuse("instantiating a graph")
         with self.context.current():  # kernels and memsets are instantiated for the current context
             handle = self.context.call(self.context.cu.cuGraphInstantiate, self.handle, 0)
-        return GraphExec(self.context, handle, stream, self)
+            return GraphExec(self.context, handle, stream, self)
 
     def close(self) -> None:
         """Destroys the graph where this object owns it. In a capture: legal. Synchronizes: no. Allocates: yes."""

@@ -26,8 +26,8 @@ class Stream:
         self.context = context
         with context.current():
             self.handle = context.call(context.cu.cuStreamCreate, context.cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+            self._finalizer = context.finalize(self, _destroy, "cuStreamDestroy", self.handle)
         self._fence: object | None = None
-        self._finalizer = context.finalize(self, _destroy, "cuStreamDestroy", self.handle)
 
     def synchronize(self) -> None:
         """Waits until all work queued so far is done.
@@ -142,7 +142,7 @@ class Event:
         self.context = context
         with context.current():
             self.handle = context.call(context.cu.cuEventCreate, context.cu.CUevent_flags.CU_EVENT_DEFAULT)
-        self._finalizer = context.finalize(self, _destroy, "cuEventDestroy", self.handle)
+            self._finalizer = context.finalize(self, _destroy, "cuEventDestroy", self.handle)
 
     def record(self, stream: Stream) -> None:
         """Records the event in a stream. In a capture: legal. Synchronizes: no. Allocates: no."""
