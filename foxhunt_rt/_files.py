@@ -1,4 +1,4 @@
-"""Files that are whole or absent."""
+"""Files that are whole or absent, and where those are that belong to the user rather than to a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["cache_folder", "write_whole"]
+
+
+def cache_folder() -> Path:
+    """Where bars that were fetched or simulated and measured choices are kept: ``FOXHUNT_CACHE``, else
+    ``XDG_CACHE_HOME/foxhunt-rt``, else ``~/.cache/foxhunt-rt``. Made when something is written."""
+    own = os.environ.get("FOXHUNT_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "foxhunt-rt"
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -1,15 +1,19 @@
 /* The optimizer: fixed-order reduction of a split gradient, and AdamW with clip and Polyak target in one pass. */
 
-/* grad = sum of the splits in ascending order; norm_part[block] = sum of squares of the block's elements. */
+/* grad = sum of the partial gradients in ascending order, run by run; norm_part[block] = sum of squares of the block's
+ * elements. Without runs: the squares of `done` alone. */
 typedef struct {
-    const float *part;  //@ in f32[splits*n]    (splits, n) partial gradients
-    float *grad;        //@ out f32[n] optional (n,); null: the squares alone
-    double *norm_part;  //@ out f64[blocks]     one a block
-    int64_t n;          //@ parameters, multiple of 16
-    int32_t splits;     //@ >= 1
-    int32_t blocks;     //@ = gridDim.x; block i owns elements [i*per_block, (i+1)*per_block)
-    int32_t per_block;  //@ multiple of 16
-    uint32_t pad0_;     //@ pad
+    const float *part;     //@ in f32[parts] if_any        partial gradients, at the places that the runs name
+    const float *done;     //@ in f32[n]                   (n,) what is a gradient already, in runs without partial ones
+    float *grad;           //@ out f32[n] optional         (n,) where the sums go; null without runs
+    double *norm_part;     //@ out f64[blocks]             one a block
+    const grad_run *runs;  //@ in grad_run[n_runs] if_any  ascending, without gaps, from 0 to n
+    int64_t n;             //@ parameters, multiple of 16
+    int64_t parts;         //@ floats of part
+    int32_t n_runs;        //@ 0: all of it is in done
+    int32_t blocks;        //@ = gridDim.x; block i owns elements [i*per_block, (i+1)*per_block)
+    int32_t per_block;     //@ multiple of 16
+    uint32_t pad0_;        //@ pad
 } grad_reduce_args;
 
 typedef struct {

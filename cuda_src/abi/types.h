@@ -285,3 +285,13 @@ typedef struct {
     uint32_t replay_size;
     uint32_t replay_skipped;
 } step_record;
+
+/* A stretch of the flat gradient, and where its partial gradients lie: docs/step/adam_grad.md. */
+typedef struct {
+    int64_t begin;    //@ first element in the flat gradient, multiple of 16
+    int64_t end;      //@ one beyond the last
+    int64_t part;     //@ where its first partial gradient begins, in floats
+    int64_t stride;   //@ floats from one partial gradient to the next
+    int32_t splits;   //@ partial gradients; 0: the gradient is there already
+    uint32_t pad0_;   //@ pad
+} grad_run;

@@ -53,6 +53,10 @@ FX_DEVICE lanes sqrt(lanes a) {
 FX_DEVICE lanes relu(lanes a) {
     return map_lanes([](float x) { return x < 0.0f ? 0.0f : x; }, a);
 }
+// v where h is not <= 0 (so NaN keeps v), else 0: the derivative of ReLU applied to v, h its output.
+FX_DEVICE lanes relu_gradient(lanes v, lanes h) {
+    return map_lanes([](float x, float y) { return y <= 0.0f ? 0.0f : x; }, v, h);
+}
 FX_DEVICE float sum(lanes a) { return (a.v.x + a.v.z) + (a.v.y + a.v.w); }
 FX_DEVICE double sum_of_squares(lanes a) {
     double x = a.v.x, y = a.v.y, z = a.v.z, w = a.v.w;
@@ -71,6 +75,7 @@ FX_DEVICE lanes sqrt(lanes a) {
     return r;
 }
 FX_DEVICE lanes relu(lanes a) { return a < 0.0f ? splat(0.0f) : a; }  // as on the GPU: NaN stays
+FX_DEVICE lanes relu_gradient(lanes v, lanes h) { return h <= 0.0f ? splat(0.0f) : v; }
 FX_DEVICE float sum(lanes a) { return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7])); }
 FX_DEVICE double sum_of_squares(lanes a) {
     double p[4];

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children.adam import AdamBuffers
 from foxhunt_rt.dqn.children.adam_grad import AdamGradBuffers
@@ -185,8 +187,18 @@ class StepView:
 
     @property
     def trunk_output(self) -> Buffer:
-        """f32 (B, Hp): the trunk's output on s, after its ReLU."""
+        """f32 (B, Hp): the trunk's output on s, after its ReLU.
+
+        Raises
+        ------
+        ExtensionError
+            With network.precision bf16, where it is kept in bf16.
+        """
         hidden = self.forward.hidden[-1]
+        if hidden.dtype != np.dtype(np.float32):
+            raise ExtensionError(
+                "the trunk's output is kept in bf16, and extensions read it in f32: set network.precision=tf32"
+            )
         view: Buffer = hidden[ONLINE : ONLINE + 1].view(hidden.shape[1:])
         return view
 

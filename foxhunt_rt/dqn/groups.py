@@ -81,8 +81,8 @@ class Groups:
         begin, stop = self.layout.group_range(group.name)
         first, last = self._parts[group.name]
         child.launch("grad_reduce", grid=(last - first,), block=(_THREADS,), args=dict(
-            part=grad[begin:stop], grad=None, norm_part=norm_part[first:last], n=stop - begin, splits=1,
-            blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip
+            part=None, done=grad[begin:stop], grad=None, norm_part=norm_part[first:last], runs=None, n=stop - begin, parts=0,
+            n_runs=0, blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip
 
 
 def uniform_bound(inputs: int) -> float:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
+from foxhunt_rt.dqn.choose import choose, table_of
 from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded
 from foxhunt_rt.dqn.features import features
 from foxhunt_rt.dqn.groups import Groups
@@ -52,6 +53,8 @@ class Learner:
     Attributes
     ----------
     layout : NetworkLayout
+    products : NetworkProducts
+        Who makes which product, measured or from a table (docs/gemm.md).
     shape : ddqn.LossShape
     replay : Replay
     batch : Batch
@@ -75,9 +78,6 @@ class Learner:
     def __init__(self, rt: Runtime, config: Config, state_dim: int, branches: Sequence[int], *,
                  replay: Replay | None = None, keep_target: bool = False,
                  extensions: Sequence[Extension] = ()) -> None:  # fmt: skip
-        if config.network.precision != "fp32":
-            raise NotImplementedError(f"network.precision={config.network.precision} needs the tensor-core products, which are "
-                                      "not there yet; set network.precision=fp32")  # fmt: skip
         self.runtime = rt
         n, b = config.network.atoms, config.replay.batch
         extensions = (*features(config), *extensions)
@@ -98,11 +98,12 @@ class Learner:
         self.guard = rt.zeros(1, abi.dtype("guard_block"), "guard")
         self.alarms = rt.zeros(1, abi.dtype("alarm_block"), "alarms")
         self.batch = Batch.allocate(rt, b, state_dim)
-        self.forward = forward.ForwardBuffers.create(rt, self.layout, b)
+        self.products = choose(rt, self.layout, b, config.network.precision, table_of(config.network.choices))
+        self.forward = forward.ForwardBuffers.create(rt, self.layout, b, self.products)
         self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
                                             keep_target=keep_target)  # fmt: skip
         self.total = rt.zeros((1, self.shape.stats_width), np.float32, "statistics")
-        self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, b)
+        self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, b, self.products)
         self.adam = adam.AdamBuffers.create(rt, self.layout)
         self.groups = Groups(self.layout, self.grad.network_parts)
         self._group_table = self.groups.table(rt)
@@ -127,6 +128,7 @@ class Learner:
             extension.record(view)
         check_recorded(extensions, view)
         self.extensions = tuple(extensions)
+        plan.notes["choices"] = self.choices
         self.graph: StepGraph = plan.build(steps_per_launch=self.steps_per_launch,
                                            stop=Flag(self.guard, "key", clear=CLEAR))  # fmt: skip
 
@@ -137,13 +139,13 @@ class Learner:
                      counters.CountersBuffers(self.state, self.step_block), layout.atoms)  # fmt: skip
         per_sample.add(plan, per_sample.PerSampleInputs(self.replay, self.step_block, self.guard), batch)
         forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, batch.state, batch.next_state),
-                    self.forward)  # fmt: skip
+                    self.forward, self.products)  # fmt: skip
         assert self.ddqn.dlogits is not None
         ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, batch.ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
-        adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.adam.theta, self.ddqn.dlogits,
+        adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits,
                                                              tuple(self.forward.kept(batch.state)), self._trunk_more),
-                      self.grad)  # fmt: skip
+                      self.grad, self.products)  # fmt: skip
         adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard,
                                                self._group_table), self.adam)  # fmt: skip
         per_priority.add(plan, per_priority.PerPriorityInputs(batch, self.step_block, self.ddqn.stats), self.replay,
@@ -166,6 +168,12 @@ class Learner:
         return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.replay, self.step_block,
                         self.control.buffer, self.guard, self.forward, self.ddqn, self.adam, self.grad, self.groups, slots,
                         rows, gradients)  # fmt: skip
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The measured choices of this learner's products, JSON-ready: with them another process makes the same bits."""
+        assert self.products.gemm is not None
+        return self.products.gemm.table.to_dict()
 
     @property
     def config(self) -> Config:

@@ -76,6 +76,7 @@ def read_state(learner: Learner, *, replay: bool = True) -> tuple[dict[str, NDAr
     facts: dict[str, Any] = {
         "sizes": _sizes(learner), "step": learner.launched, "seed": control.seed, "alpha_c51": control.alpha_c51,
         "config": control.initial.to_dict(), "changed_config": control.config.to_dict(), "replay": None,
+        "choices": learner.choices,
     }  # fmt: skip
     if replay:
         contents, counts = saved.read_contents(learner.replay)

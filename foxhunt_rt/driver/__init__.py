@@ -18,6 +18,7 @@ from foxhunt_rt.driver.errors import (
 )
 from foxhunt_rt.driver.features import FEATURES, Feature, Features, UnsupportedDevice
 from foxhunt_rt.driver.graphs import Graph, GraphExec, Node, capture
+from foxhunt_rt.driver.libraries import find_library
 from foxhunt_rt.driver.loader import gpu_count, hostsim, kind, load, shim
 from foxhunt_rt.driver.memory import (
     Buffer,
@@ -37,6 +38,6 @@ __all__ = [
     "FEATURES", "PLUMBING", "Buffer", "CaptureError", "Context", "ContextDead", "Device", "DeviceBuffer", "DeviceNotFound",
     "DriverCalls", "DriverError", "DriverNotFound", "Event", "Feature", "Features", "FoxhuntError", "Function", "Graph",
     "GraphExec", "IllegalInCapture", "LifetimeError", "MappedBuffer", "MissingEntryPoint", "Module", "Node", "OtherRuntime",
-    "OutOfMemory", "Stream", "UnsupportedDevice", "call", "capture", "captures", "copy_device", "counts", "dlpack", "gpu_count",
-    "hostsim", "kind", "live_allocations", "live_bytes", "load", "memset", "memset_pattern", "shim",
+    "OutOfMemory", "Stream", "UnsupportedDevice", "call", "capture", "captures", "copy_device", "counts", "dlpack",
+    "find_library", "gpu_count", "hostsim", "kind", "live_allocations", "live_bytes", "load", "memset", "memset_pattern", "shim",
 ]  # fmt: skip

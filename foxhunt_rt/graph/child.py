@@ -6,10 +6,10 @@ The body that records a child runs once; what it recorded then runs ungraphed an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from foxhunt_rt import kernels
 from foxhunt_rt.driver import (
@@ -19,6 +19,7 @@ from foxhunt_rt.driver import (
     Function,
     LifetimeError,
     Stream,
+    capture,
     copy_device,
     memset,
     memset_pattern,
@@ -45,6 +46,10 @@ class KernelOp:
     args: kernels.PackedArgs
     fields: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        return self.kernel
+
     def issue(self, context: Context, stream: Stream, functions: Mapping[str, Function]) -> None:
         functions[self.kernel].launch(self.grid, self.block, self.args.params, stream, self.shared)
 
@@ -55,6 +60,7 @@ class MemsetOp:
 
     buffer: Buffer
     value: int | float
+    name = "memset"
 
     def issue(self, context: Context, stream: Stream, functions: Mapping[str, Function]) -> None:
         memset(context, self.buffer, self.value, stream)
@@ -66,12 +72,80 @@ class CopyOp:
 
     target: Buffer
     source: Buffer
+    name = "copy"
 
     def issue(self, context: Context, stream: Stream, functions: Mapping[str, Function]) -> None:
         copy_device(context, self.target, self.source, stream)
 
 
-Op = KernelOp | MemsetOp | CopyOp
+@dataclass(frozen=True)
+class Use:
+    """A buffer that a call of a library touches, under the name of its parameter."""
+
+    field: str
+    buffer: Buffer
+    writes: bool
+
+
+class LibraryCall(Protocol):
+    """What `Child.library` takes: one call of a library, such as a matrix product, that launches on a stream."""
+
+    @property
+    def name(self) -> str:
+        """What stands where a kernel's name would."""
+
+    @property
+    def uses(self) -> Sequence[Use]:
+        """Every buffer that it reads or writes."""
+
+    def launch(self, stream: Stream) -> None:
+        """Launches on a stream, which may be capturing. Does not synchronize or allocate."""
+
+
+class LibraryOp:
+    """A call of a library: one or several nodes, whose kernels are shared handles that nobody can hand out (`foreign`)."""
+
+    def __init__(self, call: LibraryCall) -> None:
+        self.call = call
+        self._kinds: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.call.name
+
+    @property
+    def uses(self) -> Sequence[Use]:
+        return self.call.uses
+
+    def issue(self, context: Context, stream: Stream, functions: Mapping[str, Function]) -> None:
+        self.call.launch(stream)
+
+    def learn(self, context: Context) -> None:
+        """Finds out which nodes one call becomes, by capturing it alone. Not legal inside a capture."""
+        if self._kinds is None:
+            with Stream(context) as stream:
+                with capture(stream) as recording:
+                    self.call.launch(stream)
+                self._kinds = tuple(node.kind for node in recording.graph.in_order())
+                recording.graph.close()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of its nodes, in order; known once a graph was built with it."""
+        if self._kinds is None:
+            raise FoxhuntError(f"{self.name}: which nodes it becomes is known once the plan is built")
+        return self._kinds
+
+
+Op = KernelOp | MemsetOp | CopyOp | LibraryOp
+
+
+class Products(Protocol):
+    """Who records matrix products: `foxhunt_rt.gemm.Products`, which stands above this layer."""
+
+    @property
+    def record(self) -> Callable[..., None]:
+        """``record(child, a, b, out, **options)`` records out = a b in a child."""
 
 
 def covers(outer: Buffer, ptr: int, nbytes: int) -> bool:
@@ -94,15 +168,21 @@ class Child:
     private : iterable of Buffer
         Buffers of which this child touches a part of its own, or only by atomics whose result does not depend on order (guard
         and statistics blocks). They order nothing.
+    scratch : iterable of Buffer
+        Workspaces: what is in them before and after does not matter, so they are no part of the state; two children with one
+        workspace never run side by side.
     when : Flag, optional
         Run only on steps on which it is raised, as it stands behind the children recorded before.
     """
 
     def __init__(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer],
-                 private: Iterable[Buffer] = (), when: Flag | None = None) -> None:  # fmt: skip
+                 private: Iterable[Buffer] = (), when: Flag | None = None,
+                 scratch: Iterable[Buffer] = ()) -> None:  # fmt: skip
         self.name, self.when = name, when
+        self.products: Products | None = None
         self.reads, self.writes, self.private = tuple(reads), tuple(writes), tuple(private)
-        for buffer in (*self.writes, *self.private):
+        self.scratch = tuple(scratch)
+        for buffer in (*self.writes, *self.private, *self.scratch):
             if buffer.allocation.read_only:
                 raise DeclarationError(f"child {name} writes {buffer.label}, which its owner gave out read-only: copy it with "
                                        "Runtime.array")  # fmt: skip
@@ -176,6 +256,42 @@ class Child:
         self._check_declared("copy", "source", source.ptr, source.nbytes, writes=False, label=source.label)
         self.ops.append(CopyOp(target, source))
 
+    def library(self, call: LibraryCall) -> None:
+        """Records a call of a library. Runs nothing. The ledger lists its kernels as foreign.
+
+        Raises
+        ------
+        DeclarationError
+            It touches a buffer that is not declared.
+        """
+        self._check_open()
+        for use in call.uses:
+            self._check_declared(call.name, use.field, use.buffer.ptr, use.buffer.nbytes, writes=use.writes,
+                                 label=use.buffer.label)  # fmt: skip
+        self.ops.append(LibraryOp(call))
+
+    def gemm(self, a: Buffer, b: Buffer, out: Buffer, **options: Any) -> None:
+        """Records out = epilogue(a · b), row-major, by cuBLASLt or by the package's kernels, whichever was measured faster.
+
+        Parameters
+        ----------
+        a, b, out : Buffer
+            (M, K), (K, N), (M, N).
+        **options
+            ``bias``, ``epilogue`` (``"none"``, ``"bias"``, ``"bias_relu"``), ``precision``, ``transpose_a``, ``transpose_b``: see
+            `foxhunt_rt.gemm.Products.record`.
+
+        Raises
+        ------
+        FoxhuntError
+            The runtime has nobody who records products.
+        """
+        if self.products is None:
+            raise FoxhuntError(
+                f"child {self.name}: nobody records products: call foxhunt_rt.gemm.attach(runtime) before making the plan"
+            )
+        self.products.record(self, a, b, out, **options)
+
     @property
     def kernels(self) -> list[str]:
         """Names of its kernels, in order of their first launch."""
@@ -184,7 +300,7 @@ class Child:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """Everything that it declares, and the word of its flag."""
-        return (*self.reads, *self.writes, *self.private, *((self.when.word,) if self.when else ()))
+        return (*self.reads, *self.writes, *self.private, *self.scratch, *((self.when.word,) if self.when else ()))
 
     def written_ranges(self) -> list[tuple[int, int]]:
         """(address, bytes) of everything its launches write, as recorded: also what is declared private."""
@@ -192,6 +308,8 @@ class Child:
         for op in self.ops:
             if isinstance(op, KernelOp):
                 found += [(use.ptr, use.nbytes) for use in op.args.uses if use.direction != "in"]
+            elif isinstance(op, LibraryOp):
+                found += [(use.buffer.ptr, use.buffer.nbytes) for use in op.uses if use.writes]
             else:
                 target = op.buffer if isinstance(op, MemsetOp) else op.target
                 found.append((target.ptr, target.nbytes))
@@ -218,12 +336,14 @@ class Child:
             except DriverError as error:
                 uses = [(u.field, u.buffer, u.nbytes) for u in op.args.uses] if isinstance(op, KernelOp) else []
                 found = faults.explain(uses, error)
-                raise error.at(child=self.name, kernel=getattr(op, "kernel", type(op).__name__), **found) from None
+                raise error.at(child=self.name, kernel=op.name, **found) from None
 
     def must_follow(self, earlier: Child) -> bool:
         """Whether program order over the declared buffers puts an edge from ``earlier`` to this child."""
         if any(overlap(a, b) for a in earlier.writes for b in (*self.reads, *self.writes)) or any(
                 overlap(a, b) for a in earlier.reads for b in self.writes):  # fmt: skip
+            return True
+        if any(overlap(a, b) for a in earlier.scratch for b in self.scratch):
             return True
         # A gated child reads its flag, and no declaration of privacy hides a write to that.
         return bool(
@@ -241,7 +361,7 @@ class Child:
             raise FoxhuntError(f"child {self.name} is closed: record launches inside its with block")
 
     def _check_declared(self, kernel: str, field: str, ptr: int, nbytes: int, *, writes: bool, label: str) -> None:
-        allowed = (*self.writes, *self.private) if writes else self.buffers
+        allowed = (*self.writes, *self.private, *self.scratch) if writes else self.buffers
         if not any(covers(buffer, ptr, nbytes) for buffer in allowed):
             verb = "writes" if writes else "reads"
             raise DeclarationError(f"child {self.name}: {kernel}.{field} {verb} {label}, which is not declared: "

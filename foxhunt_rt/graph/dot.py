@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foxhunt_rt.graph.child import Child, KernelOp
-from foxhunt_rt.graph.updates import op_name
 
 if TYPE_CHECKING:
     from foxhunt_rt.graph.step import StepGraph
@@ -15,7 +14,7 @@ def _rows(child: Child) -> list[str]:
     out: list[str] = []
     for op in child.ops:
         shape = f" {'x'.join(map(str, op.grid))}·{'x'.join(map(str, op.block))}" if isinstance(op, KernelOp) else ""
-        out.append(op_name(op) + shape)
+        out.append(op.name + shape)
     return out or ["a foreign graph"]
 
 

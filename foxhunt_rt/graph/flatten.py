@@ -10,8 +10,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foxhunt_rt.driver import Event, FoxhuntError, Function, Graph, GraphExec
-from foxhunt_rt.graph.child import CopyOp, KernelOp, MemsetOp, Op
+from foxhunt_rt.driver import Event, FoxhuntError, Function, Graph, GraphExec, Stream, capture
+from foxhunt_rt.graph.child import CopyOp, KernelOp, LibraryOp, MemsetOp, Op
 from foxhunt_rt.graph.state import Difference
 
 if TYPE_CHECKING:
@@ -90,6 +90,14 @@ class Flattened:
             return graph.add_kernel(functions[op.kernel], op.grid, op.block, op.args.params, after, op.shared)
         if isinstance(op, MemsetOp):
             return graph.add_memset(op.buffer, op.value, after)
+        if isinstance(op, LibraryOp):  # its nodes are its own business: a child graph of one call
+            context = self.step.runtime.context
+            with Stream(context) as stream:
+                with capture(stream) as recording:
+                    op.issue(context, stream, functions)
+                node = graph.add_child(recording.graph, after)
+                recording.graph.close()
+            return node
         assert isinstance(op, CopyOp)
         return graph.add_copy(op.target, op.source, after)
 

@@ -232,7 +232,8 @@ class Recorder:
         finally:
             step.state.restore(before)
         runtime = step.runtime
-        meta = {"format": FORMAT, "package": package_version(), "driver": runtime.driver_kind, "device": runtime.device.name,
+        meta = {"format": FORMAT, "notes": dict(step.plan.notes), "package": package_version(),
+                "driver": runtime.driver_kind, "device": runtime.device.name,
                 "driver_version": runtime.device.driver_version, "architecture": runtime.device.architecture,
                 "plan": step.plan.name, **subject.about(), "steps": steps, "detail": self.detail,
                 "digests": digests}  # fmt: skip

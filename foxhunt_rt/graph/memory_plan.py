@@ -240,7 +240,7 @@ class PlanningRuntime(Runtime):
     def __init__(self, architecture: str = "host") -> None:
         self.architecture = architecture
         self.stream = _NoStream()  # type: ignore[assignment]
-        self._users, self._plans = {}, weakref.WeakValueDictionary()
+        self._users, self._plans, self.products = {}, weakref.WeakValueDictionary(), None
         self._items: dict[int, Item] = {}  # by address
         self._peak = 0
         self._modules: dict[tuple[str, str], Item] = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, CaptureError, FoxhuntError, Function, Graph, GraphExec, Stream, capture, captures
-from foxhunt_rt.graph.child import Child, KernelOp
+from foxhunt_rt.graph.child import Child, KernelOp, LibraryOp, Op
 from foxhunt_rt.graph.conditional import Composition, ConditionalComposer, Flag, LoopState
 from foxhunt_rt.graph.isolation import IsolationError
 
@@ -29,11 +29,14 @@ class StepPlan:
         self.children: list[Child] = []
         self.tail: Child | None = None
         self._last_after: dict[str, str] = {}  # child -> the last one that was put after it
+        #: JSON-ready facts by name that a golden replay carries along, such as measured choices
+        self.notes: dict[str, Any] = {}
         self._volatile: dict[int, tuple[Buffer, tuple[str, ...]]] = {}
         runtime._plans[name] = self
 
     def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (),
-              when: Flag | None = None, *, before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
+              when: Flag | None = None, scratch: Iterable[Buffer] = (), *, before: str | None = None,
+              after: str | None = None) -> Child:  # fmt: skip
         """A new child, to record in a with block. See `Child` for the parameters.
 
         With `when` it runs only on steps on which that flag is raised: behind an IF node of the composed parent, whose cost is
@@ -49,8 +52,9 @@ class StepPlan:
             The name is taken, or the anchor is no child of this plan.
         """
         at = self._place(name, before, after)
-        child = Child(name, reads, writes, private, when)
+        child = Child(name, reads, writes, private, when, scratch)
         self.runtime.check_own(f"child {name}", *child.buffers)
+        child.products = self.runtime.products
         self.children.insert(at, child)
         return child
 
@@ -105,6 +109,7 @@ class StepPlan:
             raise FoxhuntError(f"plan {self.name} has an epilogue already ({self.tail.name})")
         child = Child(name, reads, writes, private)
         self.runtime.check_own(f"child {name}", *child.buffers)
+        child.products = self.runtime.products
         self.tail = child
         return self.tail
 
@@ -248,6 +253,11 @@ class Composer:
             return child.graph.clone()
         for function in functions.values():
             self.runtime.ledger.captured(function, self.plan.user(child))
+        calls = [op for op in child.ops if isinstance(op, LibraryOp)]
+        for op in calls:
+            op.learn(context)
+        if calls:
+            self.runtime.ledger.note_foreign(self.plan.user(child), sum(op.kinds.count("kernel") for op in calls))
         with Stream(context) as stream:
             with capture(stream) as recording:
                 child.run(context, stream, functions)
@@ -283,15 +293,20 @@ class Composer:
         return executable
 
 
+def node_owners(child: Child) -> list[tuple[Op, int]]:
+    """For each node of a child's graph, in the order of issue, the launch it came from and which of its nodes it is."""
+    return [(op, part) for op in child.ops for part in range(len(op.kinds) if isinstance(op, LibraryOp) else 1)]
+
+
 def check_recorded(child: Child, graph: Graph, functions: dict[str, Function]) -> None:
     """The captured nodes are exactly the launches issued, in kind, function and shape.
 
     A launch that slipped to another stream is missing here (and its replay would look faster); a function of another child
     is a breach of isolation that no ledger saw.
     """
-    nodes = graph.nodes()
-    if len(nodes) != len(child.ops):
-        raise CaptureError(f"child {child.name} issued {len(child.ops)} launches, but the capture holds {len(nodes)} "
+    nodes, owners = graph.in_order(), node_owners(child)
+    if len(nodes) != len(owners):
+        raise CaptureError(f"child {child.name} issued {len(owners)} launches, but the capture holds {len(nodes)} "
                            "nodes: a launch went to another stream")  # fmt: skip
     own = {f.key: name for name, f in functions.items()}
     issued: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -299,7 +314,11 @@ def check_recorded(child: Child, graph: Graph, functions: dict[str, Function]) -
         if isinstance(op, KernelOp):
             key = (op.kernel, (*op.grid, 1, 1)[:3])
             issued[key] = issued.get(key, 0) + 1
-    for node in nodes:
+    for node, (op, part) in zip(nodes, owners, strict=True):
+        if isinstance(op, LibraryOp):
+            if node.kind != op.kinds[part]:
+                raise CaptureError(f"child {child.name}: {op.name} became a {node.kind} node, alone a {op.kinds[part]} node")
+            continue
         if node.kind == "host":
             raise CaptureError(f"child {child.name} captured a host node: Python has no place in a replayed graph")
         if node.kind != "kernel":

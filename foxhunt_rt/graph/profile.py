@@ -17,7 +17,7 @@ import numpy as np
 
 from foxhunt_rt.driver import Event, FoxhuntError, Function, Graph, Stream, capture
 from foxhunt_rt.graph import trace
-from foxhunt_rt.graph.child import Child, KernelOp, Op
+from foxhunt_rt.graph.child import Child, KernelOp, LibraryOp, Op
 from foxhunt_rt.graph.conditional import Composition, ConditionalComposer, groups
 from foxhunt_rt.graph.plan import Composer
 
@@ -283,6 +283,6 @@ def _one_launch(step: StepGraph, child: Child, op: Op, functions: dict[str, Func
         touched = sum(use.nbytes for use in op.args.uses)
         local = functions[op.kernel].attribute("LOCAL_SIZE_BYTES")
         return LaunchTime(child.name, op.kernel, op.grid, op.block, median, p90, touched, local)
-    buffers = [b for b in (getattr(op, name, None) for name in ("buffer", "target", "source")) if b is not None]
-    name = type(op).__name__.removesuffix("Op").lower()
-    return LaunchTime(child.name, name, (), (), median, p90, sum(b.nbytes for b in buffers), 0)
+    buffers = [use.buffer for use in op.uses] if isinstance(op, LibraryOp) else [
+        b for b in (getattr(op, name, None) for name in ("buffer", "target", "source")) if b is not None]  # fmt: skip
+    return LaunchTime(child.name, op.name, (), (), median, p90, sum(b.nbytes for b in buffers), 0)

@@ -24,7 +24,7 @@ from foxhunt_rt.driver import (
     captures,
 )
 from foxhunt_rt.graph import launch_map
-from foxhunt_rt.graph.child import check_dims
+from foxhunt_rt.graph.child import Products, check_dims
 from foxhunt_rt.graph.isolation import Isolation, Ledger
 from foxhunt_rt.graph.modules import ModulePool
 
@@ -59,7 +59,8 @@ class Runtime:
 
     Shares the device's primary context with PyTorch, JAX, CuPy and cuda.core. Work goes to one non-blocking stream,
     `stream`. Any thread may use a runtime, one at a time. A process may have several, one a device, each in a thread of its own
-    if it likes; what one made is refused by the others (`OtherRuntime`), and no device reaches another's memory.
+    if it likes; what one made is refused by the others (`OtherRuntime`), and no device reaches another's memory. `products`
+    records the matrix products of `Child.gemm`; set by `foxhunt_rt.gemm.attach`.
     """
 
     def __init__(self, device: int | str = 0, isolation: Isolation | str = Isolation.STRICT, *,
@@ -77,6 +78,7 @@ class Runtime:
         self.ledger = Ledger(Isolation(isolation))
         self._users: dict[str, UngraphedUser] = {}
         self._plans: weakref.WeakValueDictionary[str, StepPlan] = weakref.WeakValueDictionary()
+        self.products: Products | None = None
 
     @property
     def driver_kind(self) -> str:

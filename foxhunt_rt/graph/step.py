@@ -405,7 +405,7 @@ class StepGraph:
                 targets.append(Target(executable, made.parent, copy.handle))
             if self._single is not None:
                 single, executable = self._single
-                copy = single.parent.embedded(single.nodes[i]).in_order()[name.index]
+                copy = single.parent.embedded(single.nodes[i]).in_order()[name.position]
                 targets.append(Target(executable, single.parent, copy.handle))
             if self._child_executables is not None:
                 targets.append(Target(self._child_executables[i], self.graphs[i], name.original))

@@ -8,8 +8,6 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from foxhunt_rt.graph.updates import op_name
-
 if TYPE_CHECKING:
     from foxhunt_rt.graph.step import StepGraph
 
@@ -29,7 +27,7 @@ def render(step: StepGraph) -> str:
     """SVG text. Colours say what `StepGraph.info` calls ``isolation``; a dashed frame is a child behind an IF node."""
     info = step.info()
     # by name alone: how many blocks a launch has changes with sizes and tuning
-    launches = {child.name: [op_name(op) for op in child.ops] or ["a foreign graph"] for child in step.children}
+    launches = {child.name: [op.name for op in child.ops] or ["a foreign graph"] for child in step.children}
     children = [*info["children"], *info["epilogue"]]
     names = [c["name"] for c in children]
     depth: dict[str, int] = {}

@@ -69,11 +69,13 @@ class NodeName:
     Attributes
     ----------
     child, kernel : str
-        `kernel` is ``"memset"`` or ``"copy"`` for those.
+        `kernel` is ``"memset"`` or ``"copy"`` for those, and a product's for a library's.
     occurrence : int
         Counts launches of one kernel in one child from 0.
     index : int
         Position among the launches of the child.
+    position : int
+        Position among the nodes of the child: a call of a library may be several.
     original, parent : node handles
         In the child's captured graph, and in the copy that the composed parent holds: the one that names it in the executable.
     """
@@ -82,6 +84,7 @@ class NodeName:
     kernel: str
     occurrence: int
     index: int
+    position: int
     original: Any
     parent: Any
 
@@ -93,18 +96,16 @@ def node_names(child: Child, original: Graph, copy: Graph) -> list[NodeName]:
     """The launches of a child by name. Both graphs are chains in the order of issue, whatever order the driver lists them in."""
     if not child.ops:  # a foreign graph, whose launches have no names
         return []
+    from foxhunt_rt.graph.plan import node_owners
+
     seen: dict[str, int] = {}
     found = []
-    for index, (op, a, b) in enumerate(zip(child.ops, original.in_order(), copy.in_order(), strict=True)):
-        kernel = op_name(op)
-        found.append(NodeName(child.name, kernel, seen.get(kernel, 0), index, a.handle, b.handle))
-        seen[kernel] = seen.get(kernel, 0) + 1
+    index = {id(op): i for i, op in enumerate(child.ops)}
+    nodes = zip(node_owners(child), original.in_order(), copy.in_order(), strict=True)
+    for position, ((op, _), a, b) in enumerate(nodes):
+        found.append(NodeName(child.name, op.name, seen.get(op.name, 0), index[id(op)], position, a.handle, b.handle))
+        seen[op.name] = seen.get(op.name, 0) + 1
     return found
-
-
-def op_name(op: Any) -> str:
-    """Kernel name, ``"memset"`` or ``"copy"``."""
-    return getattr(op, "kernel", None) or type(op).__name__.removesuffix("Op").lower()
 
 
 def check_slots(child: str, op: KernelOp, values: Mapping[str, Any]) -> None:
@@ -162,7 +163,7 @@ def first_departure(old: list[Child], new: list[Child]) -> tuple[str | None, str
             f"the children are {', '.join(c.name for c in new)}, were {', '.join(c.name for c in old)}",
         )
     for a, b in zip(old, new, strict=True):
-        names, others = [op_name(op) for op in a.ops], [op_name(op) for op in b.ops]
+        names, others = [op.name for op in a.ops], [op.name for op in b.ops]
         if names != others:
             index = next((i for i, (x, y) in enumerate(zip(names, others)) if x != y), min(len(names), len(others)))
             now, was = (list_[index] if index < len(list_) else "nothing" for list_ in (others, names))
@@ -174,5 +175,5 @@ def first_departure(old: list[Child], new: list[Child]) -> tuple[str | None, str
 
 __all__ = [
     "BakedValueError", "Const", "NodeName", "Slot", "Target", "UpdateRefused", "apply", "check_slots", "first_departure",
-    "node_names", "op_name", "plain",
+    "node_names", "plain",
 ]  # fmt: skip

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from foxhunt_rt._files import cache_folder
+
 from .bars import F64, I64, Bars, BarsError
 from .sessions import HOUR, local_time
 
@@ -47,15 +49,6 @@ _NO_NETWORK = (
 
 class NoNetworkError(BarsError):
     """The package index cannot be reached; the simulated market needs no network."""
-
-
-def cache_folder() -> Path:
-    """Where fetched and simulated bars are kept; made when something is written."""
-    own = os.environ.get("FOXHUNT_CACHE")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "foxhunt-rt"
 
 
 def sample_path() -> Path:

@@ -3,6 +3,7 @@
     runs/20260102-030405-smoke/
         config.toml          the complete configuration
         environment.json     package, driver, device, architecture, commit, bars
+        choices.json         who makes each matrix product, as measured: network.choices keeps another run to it
         metrics.parquet      one row a training step, every record that the device wrote
         epochs.json          one object an epoch
         result.json          what `train --json` prints

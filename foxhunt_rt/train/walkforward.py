@@ -106,6 +106,7 @@ class WalkForward:
         if self.runs is not None:
             environment = describe_environment(self.runtime, self.world.data.bars.describe())
             self.folder = RunFolder.create(self.runs, self.name, self.config, environment)
+            self.folder.write_json("choices.json", self.world.learner.choices)
         reports: list[FoldReport] = []
         with Interrupt() as interrupt:
             for index in chosen:
@@ -154,7 +155,8 @@ class WalkForward:
         return {
             "fold": fold.number, "windows": fold.fold.to_dict(), "epoch": fold.epoch + 1, "step": fold.step,
             "seed": fold.seed, "support": dataclasses.asdict(fold.support) if fold.support else None,
-            "alpha_c51": learner.control.alpha_c51, "counters": counters, "features": list(self.world.data.features.names),
+            "alpha_c51": learner.control.alpha_c51, "choices": learner.choices, "counters": counters,
+            "features": list(self.world.data.features.names),
             "bar_clock": self.world.data.bars.clock, "symbol": self.world.data.bars.symbol,
             "parameters": {s.name: [s.offset, list(s.padded_shape)] for s in learner.layout.segments},
         }  # fmt: skip

@@ -18,6 +18,8 @@ import numpy as np
 
 from foxhunt_rt import config, dqn, driver, graph, interop, kernels, replay, testing
 from foxhunt_rt.driver import DeviceBuffer, Event, Graph, MappedBuffer, Module, Stream, features
+from foxhunt_rt.gemm import ChoiceTable, Products, ProductSpec
+from foxhunt_rt.gemm.products import ProductCall
 from foxhunt_rt.graph import (
     Child,
     ChildTimes,
@@ -322,6 +324,15 @@ def untried(w: World) -> driver.Features:
     return driver.Features(w.rt.context)
 
 
+def product(w: World) -> Callable[[], Any]:
+    a, b, out = (w.rt.zeros((16, 16), np.float32, "matrix") for _ in range(3))
+    bias = w.rt.zeros(16, np.float32, "bias")
+    child = Child("product", [a, b, bias], [out])
+    child.products = Products(w.rt, ChoiceTable())
+    child.__enter__()
+    return lambda: child.gemm(a, b, out, bias=bias, epilogue="bias")
+
+
 def foreign(w: World) -> Callable[[], Any]:
     plan, other = w.rt.plan("foreign"), w.captured()
     return lambda: plan.child_from_graph("foreign", other, reads=[], writes=[w.x])
@@ -369,6 +380,7 @@ CASES: dict[str, Case] = {
     # ---------------------------------------------------------------- driver
     "driver.call": lambda w: lambda: driver.call(w.rt.context.cu.cuDeviceGetCount),
     "driver.capture": lambda w: (lambda other: inside(lambda: driver.capture(other)))(w.other),
+    "driver.find_library": lambda w: hooked(driver.find_library, "cublasLt"),
     "driver.gpu_count": lambda w: driver.gpu_count,
     "driver.hostsim": lambda w: driver.hostsim,
     "driver.kind": lambda w: driver.kind,
@@ -483,6 +495,9 @@ CASES: dict[str, Case] = {
     "Child.launch": lambda w: hooked(w.open().launch, "add_scalar", (1,), (N,), dict(x=w.y, value=1.0, n=N)),
     "Child.pack": lambda w: hooked(w.open().pack, "add_scalar", dict(x=w.y, value=1.0, n=N)),
     "Child.memset": lambda w: hooked(w.open().memset, w.y),
+    "Child.library": lambda w: hooked(w.open().library, ProductCall(None, None, ProductSpec(1, 16, 16, 16, 16, 16), w.x, w.x, w.y,
+                                                                    None, w.y)),
+    "Child.gemm": product,
     "Child.copy": lambda w: hooked(w.open().copy, w.y, w.x),
     "Child.run": lambda w: current(w, hooked(w.step.children[0].run, w.rt.context, w.rt.stream, {"add_scalar": w.function})),
     "Child.run#waiting": lambda w: current(w, hooked(
@@ -664,7 +679,6 @@ CASES: dict[str, Case] = {
     "PolicySnapshot.choices": lambda w: hooked(w.snapshot.choices, [0]),
     "PolicySnapshot.close": lambda w: w.agent.snapshot().close,
     "PolicySnapshot.__enter__": lambda w: w.snapshot.__enter__,
-    "Config.slot": lambda w: hooked(config.Config().slot, "iql.tau"),
     "Config.alpha_c51": lambda w: hooked(w.config.alpha_c51, 0),
     "Config.profile": lambda w: hooked(config.Config.profile, "smoke"),
     "Config.merged": lambda w: hooked(w.config.merged, {}),
@@ -694,7 +708,7 @@ CASES: dict[str, Case] = {
         3, seed=0, initial=w.config, config=w.config, alpha_c51=0.5))(dqn_learner(w)),
     "Learner.load_params": lambda w: (lambda values: lambda: w.learner.load_params(values))(w.learner.params()),
     "Learner.close": lambda w: dqn_learner(w).close,
-    **attribute(lambda w: w.learner, "Learner.config", "Learner.last",
+    **attribute(lambda w: w.learner, "Learner.choices", "Learner.config", "Learner.last",
                 "Learner.drain", "Learner.take", "Learner.params", "Learner.persistent",
                 "Learner.served", "Learner.state_buffers"),
     "Metrics.of": lambda w: hooked(dqn.Metrics.of, w.agent.learner.last),

@@ -12,6 +12,7 @@ time is kept in the JSON.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -52,21 +53,21 @@ def commit() -> str:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
-def learner(rt: fx.Runtime, name: str, budget: float) -> Learner:
+def learner(rt: fx.Runtime, name: str, budget: float, precision: str = "fp32") -> Learner:
     """The learner of a configuration, its replay filled."""
     hidden, batch, capacity = CONFIGURATIONS[name]
     settings = subjects.config(**{
         "network.hidden": hidden, "replay.batch": batch, "replay.capacity": capacity, "replay.n_step": 1,
         "loss.alpha_c51_start": 1.0, "loss.branch_reduction": "sum", "loss.grad_budget": budget,
-        "optim.lr": 1e-3, "optim.lr_min": 1e-3, "optim.tau_start": 0.01, "optim.tau_end": 0.01,
+        "network.precision": precision, "optim.lr": 1e-3, "optim.lr_min": 1e-3, "optim.tau_start": 0.01, "optim.tau_end": 0.01,
     })  # fmt: skip
     return subjects.learner(rt, settings, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, min(capacity, 65536))
 
 
-def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int) -> dict[str, object]:
+def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int, precision: str) -> dict[str, object]:
     hidden, batch, capacity = CONFIGURATIONS[name]
     started = time.perf_counter()
-    made = learner(rt, name, budget)
+    made = learner(rt, name, budget, precision)
     ready = time.perf_counter() - started
     graph = made.graph
     wall, host = [], []
@@ -86,7 +87,7 @@ def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int) -
     made.close()
     return {
         "configuration": name, "hidden": [int(n) for n in hidden.split(",")], "batch": batch, "capacity": capacity,
-        "precision": "fp32",
+        "precision": precision, "choices": made.choices,
         "grad_budget": budget, "us_median": float(np.median(wall)), "us_p10": float(np.percentile(wall, 10)),
         "us_p90": float(np.percentile(wall, 90)), "host_us_median": float(np.median(host)), "blocks_us": wall,
         "block_steps": block, "nodes": info["nodes"], "longest_chain": info["longest_chain"],
@@ -98,6 +99,7 @@ def measure(rt: fx.Runtime, name: str, budget: float, blocks: int, block: int) -
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configurations", default="A")
+    parser.add_argument("--precisions", default="fp32", help="of fp32, tf32, bf16: each is measured")
     parser.add_argument("--blocks", type=int, default=50)
     parser.add_argument("--block", type=int, default=100)
     parser.add_argument("--budget", type=float, default=0.0, help="gradient budget G; 0 as the peers have it")
@@ -105,11 +107,12 @@ def main() -> int:
     args = parser.parse_args()
     rt = fx.Runtime()
     results = []
-    for name in args.configurations.split(","):
-        found = measure(rt, name, args.budget, args.blocks, args.block)
+    for name, precision in itertools.product(args.configurations.split(","), args.precisions.split(",")):
+        found = measure(rt, name, args.budget, args.blocks, args.block, precision)
         results.append(found)
-        print(f"{name}: {found['us_median']:.1f} us a step (p10 {found['us_p10']:.1f}, p90 {found['us_p90']:.1f}), host "
-              f"{found['host_us_median']:.1f}, longest chain {found['longest_chain']}")  # fmt: skip
+        spread = f"p10 {found['us_p10']:.1f}, p90 {found['us_p90']:.1f}"
+        print(f"{name} {precision}: {found['us_median']:.1f} us a step ({spread}), host {found['host_us_median']:.1f}, "
+              f"longest chain {found['longest_chain']}")  # fmt: skip
     stamp = datetime.now(timezone.utc)
     record = {"benchmark": "core_step", "commit": commit(), "device": rt.device.name, "driver": rt.driver_kind,
               "driver_version": rt.device.driver_version, "host": platform.processor() or platform.machine(),

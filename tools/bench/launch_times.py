@@ -20,11 +20,12 @@ import foxhunt_rt as fx
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configurations", default="A")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--budget", type=float, default=0.0)
     args = parser.parse_args()
     rt = fx.Runtime()
     for name in args.configurations.split(","):
-        learner = core_step.learner(rt, name, args.budget)
+        learner = core_step.learner(rt, name, args.budget, args.precision)
         profile = learner.graph.profile()
         print(profile.text())
         print(json.dumps({"configuration": name, "sum_us": sum(launch.median_us for launch in profile.launches)}))

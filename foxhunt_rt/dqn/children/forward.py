@@ -1,24 +1,39 @@
-"""forward: online on s, online on s', target on s', one launch per layer (docs/step/forward.md).
+"""forward: online on s, online on s', target on s' (docs/step/forward.md).
 
-The same kernel serves acting and evaluation: `record_forward` records one pass over R rows into any child.
+By the package's kernel one launch per layer, its three passes side by side; by cuBLASLt two products per layer (θ on s and s', θ⁻
+on s'), or one in bf16, where the parameters are rounded to three adjacent copies first. Which layer goes which way stands in
+`NetworkProducts`. The package's kernel serves acting and evaluation too, always in f32: `record_forward` records one pass over R
+rows into any child.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from foxhunt_rt.dqn.children.products import (
+    PASSES,
+    Inputs,
+    LayerWeights,
+    NetworkProducts,
+    flat,
+    forward_bf16_spec,
+    forward_spec,
+    matrices,
+)
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
 
-ONLINE, ONLINE_NEXT, TARGET_NEXT = range(3)
+ONLINE, ONLINE_NEXT, TARGET_NEXT = range(PASSES)
 """Index of a pass in the logits: online on s, online on s', target on s'."""
 
 # Regions of outputs that a block may own (rows, columns), by falling reuse of operands.
 REGIONS = ((64, 64), (32, 64), (16, 64), (8, 32))
+_PER_BLOCK = 1024  # elements that a block rounds: a vector a thread, since loads do not overtake stores
 
 
 @dataclass(frozen=True)
@@ -32,24 +47,57 @@ class ForwardInputs:
 
 
 @dataclass(frozen=True)
+class Operands:
+    """Parameters and inputs rounded for the products, made anew each step from the f32 masters."""
+
+    params: Buffer  # bf16 (3, P): theta, theta, target; or f32 (2, P), rounded: theta, target
+    states: Buffer  # bf16 (3, B, Sp): s, s', s'; or f32 (2, B, Sp), rounded: s, s'
+    head_bias: Buffer | None  # f32 (3, Np) biases of the heads, not rounded; with bf16 alone
+
+    @classmethod
+    def create(cls, rt: Runtime, layout: NetworkLayout, batch: int, products: NetworkProducts) -> Operands | None:
+        """Allocates them; None where the products take the masters."""
+        if not (products.bf16 or products.rounded):
+            return None
+        copies, kind = (PASSES, abi.bf16) if products.bf16 else (2, np.dtype(np.float32))
+        head = rt.zeros((PASSES, layout.head_padded), np.float32, "forward.head_bias") if products.bf16 else None
+        return cls(rt.zeros((copies, layout.network_size), kind, "forward.params"),
+                   rt.zeros((copies, batch, layout.state_padded), kind, "forward.states"), head)  # fmt: skip
+
+    def buffers(self) -> list[Buffer]:
+        """All of them, for a child's declared writes."""
+        return [self.params, self.states, *([self.head_bias] if self.head_bias is not None else [])]
+
+
+@dataclass(frozen=True)
 class ForwardBuffers:
     """What forward writes."""
 
-    hidden: tuple[Buffer, ...]  # f32 (3, B, Np) outputs of each trunk layer, after ReLU
+    hidden: tuple[Buffer, ...]  # f32 or bf16 (3, B, Np) outputs of each trunk layer, after ReLU
     logits: Buffer  # f32 (3, B, Np) raw value and advantage logits: the loss combines them
+    operands: Operands | None = None
 
     @classmethod
-    def create(cls, rt: Runtime, layout: NetworkLayout, batch: int) -> ForwardBuffers:
+    def create(cls, rt: Runtime, layout: NetworkLayout, batch: int,
+               products: NetworkProducts | None = None) -> ForwardBuffers:  # fmt: skip
         """Allocates the buffers for ``batch`` rows."""
+        products = products or NetworkProducts.own(layout)
+        kind = abi.bf16 if products.bf16 else np.dtype(np.float32)
         hidden = tuple(
-            rt.zeros((3, batch, layer.n_padded), np.float32, f"forward.hidden.{i}")
+            rt.zeros((PASSES, batch, layer.n_padded), kind, f"forward.hidden.{i}")
             for i, layer in enumerate(layout.layers[:-1])
         )
-        return cls(hidden, rt.zeros((3, batch, layout.head_padded), np.float32, "forward.logits"))
+        logits = rt.zeros((PASSES, batch, layout.head_padded), np.float32, "forward.logits")
+        return cls(hidden, logits, Operands.create(rt, layout, batch, products))
 
     def kept(self, state: Buffer) -> list[Buffer]:
         """Each layer's input in the pass on s, (B, Kp): what the backward pass needs."""
-        return [state, *(_pass(buffer, ONLINE) for buffer in self.hidden)]
+        first = state if self.operands is None else matrices(self.operands.states, ONLINE, 1)
+        return [first, *(matrices(buffer, ONLINE, 1) for buffer in self.hidden)]
+
+    def weights(self, theta: Buffer) -> Buffer:
+        """The flat online parameters as the products take them, (P of the network,) at least: what the backward pass needs."""
+        return theta if self.operands is None else flat(self.operands.params[:1])
 
 
 @dataclass(frozen=True)
@@ -78,22 +126,75 @@ def reads(inputs: ForwardInputs) -> list[Buffer]:
 
 
 def writes(buffers: ForwardBuffers) -> list[Buffer]:
-    return [*buffers.hidden, buffers.logits]
+    operands = [] if buffers.operands is None else buffers.operands.buffers()
+    return [*operands, *buffers.hidden, buffers.logits]
 
 
-def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers) -> None:
-    """One launch per layer; each computes its three passes side by side."""
+def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
+           products: NetworkProducts | None = None) -> None:  # fmt: skip
+    """Operands rounded where the precision asks for it; then layer by layer, each with its three passes."""
+    products = products or NetworkProducts.own(layout)
     batch = inputs.state.shape[0]
-    x = [inputs.state, inputs.next_state, inputs.next_state]
+    outputs = [*buffers.hidden, buffers.logits]
+    if products.bf16:
+        _record_bf16(child, layout, inputs, buffers, products)
+        return
+    x: Inputs = (inputs.state, inputs.next_state, inputs.next_state)
+    theta, target = inputs.theta, inputs.target
+    if products.rounded:
+        assert buffers.operands is not None
+        params, states = buffers.operands.params, buffers.operands.states
+        theta, target = flat(params[:1]), flat(params[1:])
+        x = tuple(matrices(states, p, 1) for p in (0, 1, 1))
+        n = layout.network_size
+        masters = inputs.theta[:n], inputs.target[:n], inputs.state, inputs.next_state
+        for source, to in zip(masters, (theta, target, *x[:2]), strict=True):
+            round_mantissa(child, source, to, products.bits)
+    for i, (layer, y) in enumerate(zip(layout.layers, outputs, strict=True)):
+        weights = LayerWeights.of(layer, theta, target)
+        if products.rounded and not (
+            products.precision == "bf16" and layer.relu
+        ):  # as the library has it: biases in f32
+            weights = LayerWeights.of(layer, theta, target, inputs.theta, inputs.target)
+        if products.forward[i]:
+            library_layer(child, products, layer, batch, x, weights, y)
+        else:
+            own_layer(child, layer, batch, separate(x), weights, y)
+        if products.rounded and layer.relu:
+            round_mantissa(child, y, y, products.bits)
+        x = y
+
+
+def _record_bf16(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
+                 products: NetworkProducts) -> None:  # fmt: skip
+    """The operands in one launch, then one batched product a layer."""
+    operands, batch = buffers.operands, inputs.state.shape[0]
+    assert operands is not None and operands.head_bias is not None and products.gemm is not None
+    n, m, head = layout.network_size, inputs.state.size, layout.layers[-1].bias
+    child.launch("round_inputs", (-(-(n + m) // _PER_BLOCK),), (256,),
+                 dict(theta=inputs.theta[:n], target=inputs.target[:n], x0=inputs.state, x1=inputs.next_state, w=operands.params,
+                      x=operands.states, bias=operands.head_bias, n=n, m=m, bias_at=head.offset, n_bias=layout.head_padded,
+                      per_block=_PER_BLOCK))  # fmt: skip
+    x, params, last = operands.states, flat(operands.params), (PASSES - 1) * n
     for layer, y in zip(layout.layers, [*buffers.hidden, buffers.logits], strict=True):
-        _linear(child, layer, batch, x, inputs.theta, inputs.target, y)
-        x = [_pass(y, p) for p in (ONLINE, ONLINE_NEXT, TARGET_NEXT)]
+        spec = forward_bf16_spec(layer, batch, n, layout.head_padded)
+        bias = params[layer.bias.offset : last + layer.bias.stop] if layer.relu else flat(operands.head_bias)
+        products.gemm.call(child, spec, x, params[layer.weight.offset : last + layer.weight.stop], y, bias)
+        x = y
 
 
-def add(plan: StepPlan, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers) -> None:
+def add(plan: StepPlan, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
+        products: NetworkProducts | None = None) -> None:  # fmt: skip
     """Appends the child to a plan."""
-    with plan.child("forward", reads=reads(inputs), writes=writes(buffers)) as child:
-        record(child, layout, inputs, buffers)
+    products = products or NetworkProducts.own(layout)
+    with plan.child("forward", reads=reads(inputs), writes=writes(buffers), scratch=products.scratch) as child:
+        record(child, layout, inputs, buffers, products)
+
+
+def round_mantissa(child: Child, source: Buffer, to: Buffer, bits: int) -> None:
+    """Records to = source rounded to ``bits`` bits of mantissa, both f32; they may be one buffer."""
+    child.launch("round_mantissa", (-(-source.size // _PER_BLOCK),), (256,),
+                 dict(x=source, y=to, n=source.size, per_block=_PER_BLOCK, bits=bits))  # fmt: skip
 
 
 def record_forward(
@@ -116,7 +217,7 @@ def record_forward(
         Its ``logits[:rows]`` receive the raw logits. A row's result does not depend on the other rows or on R.
     """
     for layer, y in zip(layout.layers, workspace.buffers(), strict=True):
-        _linear(child, layer, rows, [x], params, None, y)
+        own_layer(child, layer, rows, [x], LayerWeights.of(layer, params, None), y)
         x = y
 
 
@@ -133,10 +234,30 @@ def threads(height: int, width: int) -> int:
     return height * width // (32 if height == abi.constant("LINEAR_BIG_ROWS") else 8)
 
 
-def _linear(
-    child: Child, layer: Layer, rows: int, x: list[Buffer], params: Buffer, target: Buffer | None, y: Buffer
-) -> None:
-    weight, bias = layer.weight, layer.bias
+def library_layer(child: Child, products: NetworkProducts, layer: Layer, rows: int, x: Inputs, weights: LayerWeights,
+                  y: Buffer) -> None:  # fmt: skip
+    """Records a layer's three passes by cuBLASLt: θ on s and s' as one product where their inputs lie one under the other, as a
+    trunk layer leaves them; then θ⁻ on s'."""
+    assert products.gemm is not None and weights.w_target is not None and weights.bias_target is not None
+    first = ONLINE
+    if isinstance(x, Buffer):
+        both = forward_spec(layer, TARGET_NEXT * rows, products.precision)
+        online, out = (matrices(buffer, ONLINE, TARGET_NEXT) for buffer in (x, y))
+        products.gemm.call(child, both, online, weights.w, out, weights.bias)
+        first = TARGET_NEXT
+    spec, inputs = forward_spec(layer, rows, products.precision), separate(x)
+    for p in range(first, PASSES):
+        w, bias = (weights.w, weights.bias) if p < TARGET_NEXT else (weights.w_target, weights.bias_target)
+        products.gemm.call(child, spec, inputs[p], w, matrices(y, p, 1), bias)
+
+
+def separate(x: Inputs) -> Sequence[Buffer]:
+    """Each pass's input (B, Kp)."""
+    return [matrices(x, p, 1) for p in range(x.shape[0])] if isinstance(x, Buffer) else x
+
+
+def own_layer(child: Child, layer: Layer, rows: int, x: Sequence[Buffer], weights: LayerWeights, y: Buffer) -> None:
+    """Records a layer's passes, one to three, by the package's kernel."""
     padded = [*x, None, None]
     height, width = region(rows, layer.n_padded, len(x), 128)  # an H200 has 132 multiprocessors
     grid = (-(-layer.n_padded // width), -(-rows // height), len(x))
@@ -149,10 +270,10 @@ def _linear(
             x1=padded[1],
             x2=padded[2],
             y=y,
-            w=params[weight.offset : weight.stop],
-            bias=params[bias.offset : bias.stop],
-            w_target=target[weight.offset : weight.stop] if target else None,
-            bias_target=target[bias.offset : bias.stop] if target else None,
+            w=weights.w,
+            bias=weights.bias,
+            w_target=weights.w_target,
+            bias_target=weights.bias_target,
             passes=len(x),
             R=rows,
             K=layer.k,
@@ -165,12 +286,6 @@ def _linear(
     )
 
 
-def _pass(buffer: Buffer, index: int) -> Buffer:
-    """One pass (B, Np) of a (3, B, Np) buffer."""
-    view: Buffer = buffer[index : index + 1].view(buffer.shape[1:])
-    return view
-
-
 __all__ = [
     "ONLINE",
     "ONLINE_NEXT",
@@ -178,11 +293,16 @@ __all__ = [
     "ForwardBuffers",
     "ForwardInputs",
     "ForwardWorkspace",
+    "Operands",
     "add",
+    "library_layer",
+    "own_layer",
     "reads",
     "record",
     "record_forward",
     "region",
+    "round_mantissa",
+    "separate",
     "threads",
     "writes",
 ]
