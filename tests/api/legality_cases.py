@@ -679,6 +679,7 @@ CASES: dict[str, Case] = {
     "PolicySnapshot.choices": lambda w: hooked(w.snapshot.choices, [0]),
     "PolicySnapshot.close": lambda w: w.agent.snapshot().close,
     "PolicySnapshot.__enter__": lambda w: w.snapshot.__enter__,
+    "Config.slot": lambda w: hooked(config.Config().slot, "iql.tau"),
     "Config.alpha_c51": lambda w: hooked(w.config.alpha_c51, 0),
     "Config.profile": lambda w: hooked(config.Config.profile, "smoke"),
     "Config.merged": lambda w: hooked(w.config.merged, {}),
