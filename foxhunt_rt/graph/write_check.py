@@ -185,6 +185,8 @@ def launch_ranges(op: Any) -> tuple[str, Sequence[PointerUse], list[Range]]:
     args = getattr(op, "args", None)
     if args is not None:
         return op.kernel, args.uses, [(u.ptr, u.nbytes) for u in args.uses if u.direction != "in"]
+    if isinstance(uses := getattr(op, "uses", None), Sequence):  # a call of a library
+        return op.name, (), [(u.buffer.ptr, u.buffer.nbytes) for u in uses if u.writes]
     target = getattr(op, "target", None) or op.buffer
     return type(op).__name__, (), [(target.ptr, target.nbytes)]
 
