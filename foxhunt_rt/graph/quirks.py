@@ -267,7 +267,7 @@ def _update_reason(desk: Desk) -> str:
 # ------------------------------------------------------------------ functions, clocks, modules
 def _param_info(desk: Desk) -> str:
     size = kernels.abi.default().struct("add_scalar_args").size
-    found: list[int] = []
+    found: list[int | None] = []
     said = _status(lambda: found.append(desk.function("add_scalar").param_size))
     return said if not found else "gives the size of a struct" if found[0] == size else f"gives {found[0]} for {size}"
 
