@@ -66,7 +66,8 @@ def test_a_call_is_several_nodes_and_the_same_bits_in_every_mode(runtime: fx.Run
     flat.close()
     golden = Recorder(step).record()
     assert Replayer(step, golden).run() is None
-    step.children[0].run(runtime.context, runtime.stream, step._ungraphed[0], True, WriteCheck(runtime))
+    with runtime.context.current():
+        step.children[0].run(runtime.context, runtime.stream, step._ungraphed[0], True, WriteCheck(runtime))
     assert {"fill", "add_scalar"} <= {launch.launch for launch in step.profile(steps=2).launches}
     step.close()
 
