@@ -41,6 +41,8 @@ __all__ = [
     "MarketConfig",
     "NetworkConfig",
     "OptimConfig",
+    "PerturbConfig",
+    "PruneConfig",
     "ReplayConfig",
     "RiskConfig",
     "SelectivityConfig",
@@ -238,6 +240,34 @@ class CausalConfig(_Section):
         "mean", "what a group is set to: its mean over those rows, or zero", choices=("mean", "zero")
     )
     rate: float = option(0.1, "share of a new effect in the running importance", above=0.0, high=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class PruneConfig(_Section):
+    """Magnitude pruning of the trunk's weights, by the schedule of Zhu & Gupta 2017: docs/step/prune.md."""
+
+    section = "prune"
+    enabled: bool = option(False, "take the smallest weights out of the trunk, before some epochs")
+    sparsity: float = option(0.5, "share of each matrix that is pruned in the end", low=0.0, below=1.0)
+    first_epoch: int = option(1, "epoch, from 0, before which the first weights leave", low=0)
+    last_epoch: int = option(4, "epoch before which the last weights leave", low=0)
+
+    def check(self) -> None:
+        if self.last_epoch < self.first_epoch:
+            raise ConfigError(
+                f"prune.last_epoch = {self.last_epoch} is before prune.first_epoch = {self.first_epoch}; raise it"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PerturbConfig(_Section):
+    """Shrink-and-perturb (Ash & Adams 2020): docs/step/prune.md."""
+
+    section = "perturb"
+    enabled: bool = option(False, "shrink the network's parameters and add noise, before some epochs")
+    period: int = option(1, "epochs from one time to the next", low=1)
+    shrink: float = option(0.8, "lambda: factor on the parameters", low=0.0, high=1.0)
+    sigma: float = option(0.01, "deviation of the noise", low=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -445,6 +475,8 @@ class Config:
     spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
     vaccine: VaccineConfig = dataclasses.field(default_factory=VaccineConfig)
     causal: CausalConfig = dataclasses.field(default_factory=CausalConfig)
+    prune: PruneConfig = dataclasses.field(default_factory=PruneConfig)
+    perturb: PerturbConfig = dataclasses.field(default_factory=PerturbConfig)
     cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
     iql: IqlConfig = dataclasses.field(default_factory=IqlConfig)
     selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
@@ -562,6 +594,8 @@ _FEATURES: dict[str, Any] = {
         "spectral",
         "vaccine",
         "causal",
+        "prune",
+        "perturb",
         "cql",
         "iql",
         "selectivity",

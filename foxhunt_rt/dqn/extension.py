@@ -73,6 +73,14 @@ class Extension:
         between steps, in the order of the runtime's stream. Default: ``theta``."""
         return theta
 
+    def begin_epoch(self, epoch: int, others: Sequence[Extension]) -> None:
+        """Changes between epochs, before epoch number ``epoch``, from 0: ungraphed launches by a user of its own, in the order of
+        the runtime's stream. ``others``: all extensions of the learner. Default: nothing."""
+
+    def kept_gradients(self) -> Sequence[Buffer]:
+        """Buffers that begin as the network's gradient does: zeroed where parameters are pruned. Default: none."""
+        return ()
+
     def report(self) -> Mapping[str, Any]:
         """What it has to say at the end of an epoch beside its metrics: JSON-ready. May synchronize. Default: nothing."""
         return {}
@@ -140,6 +148,8 @@ class StepView:
     replay : Replay
     step : Buffer
         step_block[1], latched by counters: step, learning rate, gamma, seeds, alpha_c51 and the like.
+    state : Buffer
+        train_state[1]: counters as the next step will find them.
     control, guard : Buffer
         control_block[1], guard_block[1].
     forward : ForwardBuffers
@@ -158,6 +168,7 @@ class StepView:
     batch: Batch
     replay: Replay
     step: Buffer
+    state: Buffer
     control: Buffer
     guard: Buffer
     forward: ForwardBuffers

@@ -7,7 +7,7 @@ made: it adds no node, no module and no memory.
 from __future__ import annotations
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children import aux, causal, post_aux, spectral, vaccine
+from foxhunt_rt.dqn.children import aux, causal, perturb, post_aux, prune, spectral, vaccine
 from foxhunt_rt.dqn.extension import Extension
 
 
@@ -26,8 +26,12 @@ def features(config: Config) -> list[Extension]:
         found.append(post_aux.Selectivity(config))
     if config.risk.enabled:
         found.append(post_aux.Risk(config))
+    if config.prune.enabled:
+        found.append(prune.Prune(config.prune))
     if config.vaccine.enabled:
         found.append(vaccine.Vaccine(config.vaccine))
+    if config.perturb.enabled:
+        found.append(perturb.Perturb(config.perturb))
     return found
 
 

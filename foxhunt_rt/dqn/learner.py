@@ -165,9 +165,9 @@ class Learner:
             rows[extension.name] = mine = self.metrics[at : at + len(extension.metrics)]
             slots |= {name: mine[i : i + 1] for i, name in enumerate(extension.metrics)}
             at += len(extension.metrics)
-        return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.replay, self.step_block,
-                        self.control.buffer, self.guard, self.forward, self.ddqn, self.adam, self.grad, self.groups, slots,
-                        rows, gradients)  # fmt: skip
+        return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.replay,
+                        self.step_block, self.state, self.control.buffer, self.guard, self.forward, self.ddqn, self.adam,
+                        self.grad, self.groups, slots, rows, gradients)  # fmt: skip
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -356,6 +356,12 @@ class Learner:
         """
         buffer = self.adam.target if target else self.adam.theta
         return self.layout.unpack(buffer.to_numpy())  # type: ignore[attr-defined]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """What extensions do between epochs (`Extension.begin_epoch`), before the epoch of that number, from 0. With
+        ``prune.enabled`` it synchronizes."""
+        for extension in self.extensions:
+            extension.begin_epoch(epoch, self.extensions)
 
     def served(self) -> DeviceBuffer:
         """Online parameters, f32 (P,), as they leave the learner: what is judged and written for use. They are those of the last

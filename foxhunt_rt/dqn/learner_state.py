@@ -32,7 +32,9 @@ _REPLAY = "replay."
 _BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction",
              "spectral.enabled", "spectral.sigma_max",
              "vaccine.enabled", "vaccine.period", "vaccine.rate", "vaccine.target_max",
-             "causal.enabled", "causal.period", "causal.groups", "causal.rows", "causal.reference", "causal.rate")  # fmt: skip
+             "causal.enabled", "causal.period", "causal.groups", "causal.rows", "causal.reference", "causal.rate",
+             "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",
+             "perturb.enabled", "perturb.period", "perturb.shrink", "perturb.sigma")  # fmt: skip
 
 
 def _sizes(learner: Learner) -> dict[str, Any]:

@@ -149,6 +149,7 @@ class FoldRun:
         config = world.config
         self.epoch = epoch
         learner.set(alpha_c51=config.alpha_c51(epoch))
+        learner.begin_epoch(epoch)
         collector.begin(self._walks())
         steps, shown = config.train.steps_per_epoch, -1
         parts: list[NDArray[Any]] = []

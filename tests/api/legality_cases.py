@@ -692,6 +692,8 @@ CASES: dict[str, Case] = {
     "Extension.record": lambda w: hooked(Watching().record, w.view),
     "Extension.reset": lambda w: dqn.Extension().reset,
     "Extension.serve": lambda w: hooked(dqn.Extension().serve, w.learner.adam.theta),
+    "Extension.begin_epoch": lambda w: hooked(dqn.Extension().begin_epoch, 0, ()),
+    "Extension.kept_gradients": lambda w: dqn.Extension().kept_gradients,
     "Extension.report": lambda w: dqn.Extension().report,
     "Extension.persistent": lambda w: dqn.Extension().persistent,
     "StepView.child": lambda w: (lambda view: hooked(view.child, f"more {next(COUNT)}", [w.x], [w.y]))(w.view),
@@ -708,6 +710,7 @@ CASES: dict[str, Case] = {
     "Learner.restore": lambda w: (lambda learner: lambda: learner.restore(
         3, seed=0, initial=w.config, config=w.config, alpha_c51=0.5))(dqn_learner(w)),
     "Learner.load_params": lambda w: (lambda values: lambda: w.learner.load_params(values))(w.learner.params()),
+    "Learner.begin_epoch": lambda w: hooked(w.learner.begin_epoch, 0),
     "Learner.close": lambda w: dqn_learner(w).close,
     **attribute(lambda w: w.learner, "Learner.choices", "Learner.config", "Learner.last",
                 "Learner.drain", "Learner.take", "Learner.params", "Learner.persistent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -79,9 +80,12 @@ def without_times(records: npt.NDArray[Any]) -> list[dict[str, Any]]:
     return [{name: record[name].tobytes() for name in names} for record in records]
 
 
-def check_resume(rt: Runtime, settings: tuple[str, ...], before: int = 7, after: int = 6) -> None:
-    """A learner from a checkpoint goes on bit for bit: state and records."""
+def check_resume(rt: Runtime, settings: tuple[str, ...], before: int = 7, after: int = 6,
+                 prepare: Callable[[Learner], None] | None = None) -> None:  # fmt: skip
+    """A learner from a checkpoint goes on bit for bit: state and records. ``prepare`` is called before its first step."""
     one = learner(rt, settings)
+    if prepare:
+        prepare(one)
     for _ in range(before):
         one.step()
     tensors, facts = read_state(one)
@@ -100,11 +104,14 @@ def check_resume(rt: Runtime, settings: tuple[str, ...], before: int = 7, after:
     two.close()
 
 
-def check_reset(rt: Runtime, settings: tuple[str, ...], steps: int = 6) -> None:
-    """A fold after a reset is the fold of a new learner, bit for bit: state and records."""
+def check_reset(rt: Runtime, settings: tuple[str, ...], steps: int = 6,
+                prepare: Callable[[Learner], None] | None = None) -> None:  # fmt: skip
+    """A fold after a reset is the fold of a new learner, bit for bit: state and records. ``prepare`` begins each."""
     one = learner(rt, settings)
     found = []
     for _ in range(2):
+        if prepare:
+            prepare(one)
         for _ in range(steps):
             one.step()
         records = without_times(one.drain())

@@ -6,7 +6,7 @@ Tolerances: gradients |x - ref| <= 2e-5 sum|terms| + 1e-6 rms(tensor); Adam, Pol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -117,7 +117,8 @@ def fill(learner: Learner, rows: oracle.Transitions) -> None:
                                     next_state=rows.next_state[part].astype(np.float32))  # fmt: skip
 
 
-def take_step(rt: Runtime, case: Case) -> Taken:
+def take_step(rt: Runtime, case: Case, prepare: Callable[[Learner], None] | None = None) -> Taken:
+    """The step behind the warm-up; ``prepare`` is called just before it."""
     learner = Learner(rt, case.config(), case.state_dim, case.branches, keep_target=True)
     rows = chain(transitions(case))
     fill(learner, rows)
@@ -125,6 +126,8 @@ def take_step(rt: Runtime, case: Case) -> Taken:
     for _ in range(WARM_UP):
         learner.step()
     learner.drain()
+    if prepare:
+        prepare(learner)
     before = {name: buffer.to_numpy() for name, buffer in learner.persistent().items()}
     before["priority"] = learner.replay.priority.to_numpy()
     learner.step()

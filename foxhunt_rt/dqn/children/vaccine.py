@@ -91,6 +91,9 @@ class Vaccine(Extension):
         for buffer in self.persistent().values():
             buffer.fill(0)
 
+    def kept_gradients(self) -> list[Buffer]:
+        return [self.buffers.previous]
+
     def persistent(self) -> dict[str, DeviceBuffer]:
         found: dict[str, Any] = {"previous": self.buffers.previous, "target": self.buffers.target}
         return {**found, **dict(zip(self.metrics, self._found, strict=True))}
