@@ -32,6 +32,7 @@ ARMS: dict[str, tuple[dict[str, object], int]] = {
     "vaccine": ({"vaccine.enabled": True}, 10),
     "causal, never due": ({"causal.enabled": True, "causal.period": NEVER}, NEVER),
     "causal": ({"causal.enabled": True}, 50),
+    "prune, nothing pruned": ({"prune.enabled": True}, NEVER),
     "full": ({f"{name}.enabled": True for name in ("spectral", "vaccine", "causal", "cql", "iql")}, NEVER),
 }
 
