@@ -23,7 +23,9 @@ from foxhunt_rt.dqn.learner import Learner
 
 # 300 rows: the batch is split among blocks, whose partial gradients are added; a budget: one more sum over the rows
 config = Config().with_set(["network.hidden=24,19", "network.atoms=11", "replay.capacity=1024", "replay.batch=300",
-                            "optim.horizon=50", "loss.v_min=-3", "loss.v_max=3", "loss.grad_budget=0.01"])
+                            "optim.horizon=50", "loss.v_min=-3", "loss.v_max=3", "loss.grad_budget=0.01",
+                            "spectral.enabled=true", "spectral.sigma_max=0.5", "vaccine.enabled=true", "vaccine.period=2",
+                            "causal.enabled=true", "causal.period=2", "prune.enabled=true"])
 learner = Learner(fx.Runtime(), config, 5, (3, 2))
 random, staging = np.random.default_rng(0), learner.replay.staging(16)
 for _ in range(40):
@@ -31,6 +33,7 @@ for _ in range(40):
                                 np.zeros(16, bool), state=random.normal(size=(16, 5)).astype(np.float32),
                                 next_state=random.normal(size=(16, 5)).astype(np.float32))
 learner.set(alpha_c51=0.5)
+learner.begin_epoch(2)
 for _ in range(3):
     learner.step()
 learner.drain()
