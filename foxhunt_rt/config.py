@@ -151,7 +151,9 @@ class NetworkConfig(_Section):
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers, input side first", low=1, high=65536)
     atoms: int = option(51, "points of the return support (C51, Bellemare 2017)", low=2, high=256)
     precision: str = option("fp32", "arithmetic of the matrix products", choices=("fp32", "tf32", "bf16"))
-    choices: str = option("", "measured products to keep to: a run folder, checkpoint or golden replay; fresh: measure anew")
+    choices: str = option(
+        "", "measured products to keep to: a run folder, checkpoint or golden replay; fresh: measure anew"
+    )
 
     def check(self) -> None:
         if not 1 <= len(self.hidden) <= 8:

@@ -317,7 +317,9 @@ def check_recorded(child: Child, graph: Graph, functions: dict[str, Function]) -
     for node, (op, part) in zip(nodes, owners, strict=True):
         if isinstance(op, LibraryOp):
             if node.kind != op.kinds[part]:
-                raise CaptureError(f"child {child.name}: {op.name} became a {node.kind} node, alone a {op.kinds[part]} node")
+                raise CaptureError(
+                    f"child {child.name}: {op.name} became a {node.kind} node, alone a {op.kinds[part]} node"
+                )
             continue
         if node.kind == "host":
             raise CaptureError(f"child {child.name} captured a host node: Python has no place in a replayed graph")

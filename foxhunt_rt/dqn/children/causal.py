@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from foxhunt_rt.config import CausalConfig, ConfigError
-from foxhunt_rt.dqn.children.forward import ONLINE, ForwardWorkspace, record_forward
+from foxhunt_rt.dqn.children.forward import ForwardWorkspace, record_forward
 from foxhunt_rt.dqn.extension import Extension, StepView
-from foxhunt_rt.driver import Buffer, DeviceBuffer
+from foxhunt_rt.driver import DeviceBuffer
 from foxhunt_rt.graph import Flag
 from foxhunt_rt.kernels import abi
 
@@ -50,27 +50,26 @@ class Causal(Extension):
                 f"causal.groups has {sum(self.groups)} columns, a state {layout.state_dim}; take some away"
             )
         count, rows = len(self.groups), min(config.rows, shape.batch)
-        bounds = rt.array(np.cumsum([0, *self.groups]).astype(np.int32), "causal.bounds")
-        x = rt.zeros((count * rows, layout.state_padded), np.float32, "causal.x")
-        work = ForwardWorkspace.create(rt, layout, count * rows, "causal")
+        changed, all_rows = count * rows, (count + 1) * rows
+        # One group more, of no columns: the rows as they are, through the same products as the others.
+        bounds = rt.array(np.cumsum([0, *self.groups, 0]).astype(np.int32), "causal.bounds")
+        x = rt.zeros((all_rows, layout.state_padded), np.float32, "causal.x")
+        work = ForwardWorkspace.create(rt, layout, all_rows, "causal")
         effect = rt.zeros((count, rows), np.float32, "causal.effect")
         self.importance = rt.zeros(count, np.float32, "causal.importance")
         self.measured = rt.zeros(1, np.uint32, "causal.measured")
         state, theta = step.batch.state[:rows], step.adam.theta[: layout.network_size]
-        logits = step.forward.logits
-        online: Buffer = logits[ONLINE : ONLINE + 1].view(logits.shape[1:])
-        observed = online[:rows]
         self._found = largest, entropy = [step.metric(name) for name in self.metrics]
         due = Flag(step.step, "due", mask=abi.constant("DUE_CAUSAL"))
         written = [x, *work.buffers(), effect, self.importance, self.measured, *self._found]
-        with step.child(self.name, after="forward", when=due, reads=[state, observed, theta, bounds, step.step],
+        with step.child(self.name, after="forward", when=due, reads=[state, theta, bounds, step.step],
                         writes=written) as child:  # fmt: skip
-            child.launch("causal_intervene", (count,), (_THREADS,),
-                         dict(state=state, bounds=bounds, x=x, R=rows, Sp=layout.state_padded, G=count,
+            child.launch("causal_intervene", (count + 1,), (_THREADS,),
+                         dict(state=state, bounds=bounds, x=x, R=rows, Sp=layout.state_padded, G=count + 1,
                               mean=int(config.reference == "mean")))  # fmt: skip
-            record_forward(child, layout, theta, x, count * rows, work)
-            child.launch("causal_effect", (count * rows,), (_THREADS,),
-                         dict(changed=work.logits, observed=observed, step=step.step, effect=effect,
+            record_forward(child, layout, theta, x, all_rows, work)
+            child.launch("causal_effect", (changed,), (_THREADS,),
+                         dict(changed=work.logits[:changed], observed=work.logits[changed:], step=step.step, effect=effect,
                               branch_sizes=shape.packed_branches, R=rows, G=count, K=len(shape.branches), S=shape.actions,
                               N=shape.atoms, Np=layout.head_padded))  # fmt: skip
             child.launch("causal_update", (1,), (_THREADS,),

@@ -142,7 +142,7 @@ def test_off_it_adds_nothing_and_on_what_is_said(runtime: Runtime) -> None:
     assert on.bytes > off.bytes
     learner = harness.learner(runtime, ON, rows=False)
     info = learner.graph.info()
-    assert info["if_nodes"] == 1 and ["causal", "adam"] in info["edges"] and ["forward", "causal"] in info["edges"]
+    assert info["if_nodes"] == 1 and ["causal", "adam"] in info["edges"] and ["per_sample", "causal"] in info["edges"]
     assert not any(["causal", child] in info["edges"] for child in ("ddqn", "adam_grad", "per_priority")), (
         "a side branch"
     )
