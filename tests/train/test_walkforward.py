@@ -176,7 +176,7 @@ def test_the_run_folder_is_complete_and_says_what_it_was(whole):
     training, result, _, _ = whole
     path = training.folder.path
     files = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
-    assert files == {"config.toml", "environment.json", "metrics.parquet", "epochs.json", "result.json",
+    assert files == {"config.toml", "environment.json", "choices.json", "metrics.parquet", "epochs.json", "result.json",
                      *(f"checkpoints/fold{n}{kind}.safetensors" for n in (1, 2) for kind in ("", "-best"))}  # fmt: skip
     from foxhunt_rt.config import Config
 
@@ -185,6 +185,16 @@ def test_the_run_folder_is_complete_and_says_what_it_was(whole):
     environment = json.loads((path / "environment.json").read_text())
     assert environment["bars"]["clock"] == "1 minute"
     assert {"driver", "device", "commit", "foxhunt_rt"} <= set(environment)
+    from foxhunt_rt.dqn.checkpoint import load_checkpoint
+    from foxhunt_rt.gemm import ChoiceTable
+
+    kept = json.loads((path / "choices.json").read_text())
+    assert kept == training.world.learner.choices and kept["machines"]
+    assert load_checkpoint(path / "checkpoints" / "fold1.safetensors")[1]["choices"] == kept
+    for carrier in (path, path / "checkpoints" / "fold1.safetensors"):
+        pinned = ChoiceTable.load(carrier)
+        for machine, rows in kept["machines"].items():
+            assert all(pinned.get(machine, key) for key in rows)
 
 
 def test_a_fault_ends_training_and_what_came_before_is_kept(runtime, tmp_path):
