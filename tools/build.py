@@ -153,7 +153,7 @@ def _write_layout_check(build_dir: Path) -> Path:
 def _wanted(build_dir: Path, archs: Sequence[str], ptx_archs: Sequence[str], baseline: bool) -> dict[str, Path]:
     """Path below _native -> what to copy there. Only files of the present sources: a deleted kernel's image goes."""
     stems = sorted({kernel["image"] for kernel in scan_kernels().values()})
-    names = ["libfoxhunt_hostsim.so", "libfoxhunt_trace.so"]
+    names = ["libfoxhunt_hostsim.so", "libfoxhunt_trace.so", "libfoxhunt_dlpack.so"]
     names += [f"host/{stem}.so" for stem in stems]
     names += [f"host-baseline/{stem}.so" for stem in stems if baseline]
     names += [f"sm_{arch}/{stem}.cubin" for arch in archs for stem in stems]

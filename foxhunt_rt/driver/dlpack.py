@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from foxhunt_rt.driver.errors import FoxhuntError
+
+LIBRARY = Path(__file__).resolve().parent.parent / "_native" / "libfoxhunt_dlpack.so"
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
 VERSION = (1, 1)
@@ -43,57 +47,64 @@ class _ManagedVersioned(ctypes.Structure):
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_Destructor = ctypes.PYFUNCTYPE(
-    None, ctypes.c_void_p
-)  # of a capsule: called with the GIL, its argument is being destroyed
+_Release = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # called with the GIL
 _api = ctypes.pythonapi
-_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(("PyCapsule_New", _api))
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_is_valid_raw = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_pointer_raw = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 _incref = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", _api))
 
 _NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
 _USED = {False: b"used_dltensor", True: b"used_dltensor_versioned"}
 _exported: dict[int, tuple[Any, ...]] = {}  # address of the managed tensor -> what it keeps alive, and what to call
-_ended: list[bool] = []
 
 
-def _delete(address: int | None) -> None:
+def _let_go(address: int | None) -> None:
     kept = _exported.pop(address or 0, None)
     if kept is not None:
         kept[-1]()
 
 
-def _destroy_capsule(capsule: int, ended: list[bool] = _ended) -> None:
-    if ended:  # the globals may be gone
-        return
-    for name in _NAMES.values():
-        if _is_valid_raw(capsule, name):  # nobody consumed it
-            _delete(_pointer_raw(capsule, name))
+_release = _Release(_let_go)  # held for as long as the native part may call it
 
 
-_deleter, _destructor = _Deleter(_delete), _Destructor(_destroy_capsule)  # held for as long as a consumer may call them
+@dataclass(frozen=True)
+class _Native:
+    """libfoxhunt_dlpack.so and two addresses in it. Consumers enter Python through them alone."""
+
+    library: ctypes.PyDLL
+    deleter: int
+    destructor: int
 
 
+@functools.cache
+def _native() -> _Native:
+    try:
+        library = ctypes.PyDLL(str(LIBRARY))
+    except OSError as error:
+        raise FoxhuntError(f"DLPack export needs foxhunt_rt/_native/{LIBRARY.name}, which cannot be loaded ({error}): run python "
+                           "tools/build.py, or pip install .") from error  # fmt: skip
+    library.fxDlpackOpen(_release)
+    deleter, destructor = (
+        ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (library.fxDlpackDelete, library.fxDlpackDestroy)
+    )
+    return _Native(library, deleter, destructor)
+
+
+@atexit.register  # at import, so that it comes after whatever the program registers
 def _at_exit() -> None:
-    """Consumers may outlive this module, when a call of its functions would crash: from here on they call no deleter (which may
-    be null by the specification), the destructor of a capsule does nothing, and what either looks at is never freed."""
-    _ended.append(True)
-    for managed, *_ in _exported.values():
-        managed.deleter = None
-    for keep in (_exported, _deleter, _destructor, _ended):
-        _incref(keep)
-
-
-atexit.register(_at_exit)
+    """Consumers may outlive the interpreter: from here on their calls do nothing, and what they look at is never freed."""
+    if _native.cache_info().currsize:
+        _native().library.fxDlpackClose()
+    for kept in (_exported, _release):
+        _incref(kept)
 
 
 def export(ptr: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[int, int], *, versioned: bool,
            read_only: bool, keep: Any, released: Callable[[], None]) -> Any:  # fmt: skip
-    """A capsule over memory. ``keep`` lives until the consumer lets go, then ``released`` is called, from any thread."""
+    """A capsule over memory. ``keep`` lives until the consumer lets go, then ``released`` is called, from any thread; after the
+    interpreter's exit neither happens."""
     if dtype == _BF16 or dtype.name == "bfloat16":
         code, bits = _BFLOAT, 16
     elif dtype.names is None and dtype.kind in _CODES:
@@ -104,7 +115,8 @@ def export(ptr: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple
     dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     strides = (ctypes.c_int64 * max(len(shape), 1))(*(math.prod(shape[i + 1 :]) for i in range(len(shape))))
     managed.tensor = DLTensor(ptr, *device, len(shape), code, bits, 1, dims, strides, 0)
-    managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
+    native = _native()
+    managed.deleter = native.deleter
     if isinstance(managed, _ManagedVersioned):
         managed.major, managed.minor = VERSION
         managed.flags = READ_ONLY if read_only else 0
@@ -112,7 +124,7 @@ def export(ptr: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple
         raise BufferError("read-only memory needs a consumer that speaks DLPack 1.0")
     address = ctypes.addressof(managed)
     _exported[address] = (managed, dims, strides, keep, released)
-    return _new(address, _NAMES[versioned], _destructor)
+    return _new(address, _NAMES[versioned], native.destructor)
 
 
 @dataclass(frozen=True)
@@ -150,11 +162,10 @@ def consume(capsule: Any, label: str) -> Imported:
             )
     dtype = _dtype(tensor, label)
     _rename(capsule, _USED[versioned])
-    deleter = managed.deleter
 
     def release() -> None:
-        if deleter:
-            _Deleter(deleter)(address)
+        if managed.deleter:  # may be null, and may have become so
+            _Deleter(managed.deleter)(address)  # without the GIL: who needs it takes it
 
     return Imported((tensor.data or 0) + tensor.byte_offset, shape, dtype, (tensor.device_type, tensor.device_id), read_only,
                     release)  # fmt: skip

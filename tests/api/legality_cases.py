@@ -636,7 +636,7 @@ CASES: dict[str, Case] = {
     "interop.wrap#ours": lambda w: lambda: interop.wrap(w.rt, w.x, "ours"),
     "interop.from_dlpack": lambda w: (lambda array: lambda: interop.from_dlpack(w.rt, array, "theirs"))(np.zeros(4096)),
     "interop.from_dlpack#known": lambda w: (lambda array: lambda: interop.from_dlpack(w.rt, array, "theirs"))(
-        np.from_dlpack(w.rt.zeros(16, "f4", "exported"))),
+        np.from_dlpack(w.rt.mapped(16, "f4", "exported"))),
     "interop.from_cuda_array_interface": lambda w: (
         lambda array: lambda: interop.from_cuda_array_interface(w.rt, array, "theirs"))(Described(w.x)),
     "interop.from_cuda_array_interface#stream": lambda w: (

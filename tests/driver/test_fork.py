@@ -3,8 +3,11 @@ everything in silence, and ends like any other process."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 Program = Callable[..., Any]
 
@@ -101,6 +104,47 @@ with rt.context.current(), capture(rt.stream) as recording:
 assert [n.kind for n in recording.graph.nodes()] == ["memset"]
 step.launch()
 assert x.to_numpy()[0] == 2
+"""
+    )
+    assert (ended.status, ended.errors) == (0, ""), ended
+
+
+@pytest.mark.gpu
+def test_a_host_view_in_the_child(program: Program) -> None:
+    """The driver keeps page-locked memory out of a fork: a view of it has no pages in the child, and the parent's stay."""
+    ended = program(
+        BUILT
+        + """
+import signal, resource
+host = m.host
+host[:] = 7
+for touch in (lambda: host[0], lambda: host.__setitem__(0, 1)):
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        touch()
+        os._exit(0)
+    print(signal.Signals(os.WTERMSIG(os.waitpid(child, 0)[1])).name)
+assert (host == 7).all()
+step.launch()
+assert x.to_numpy()[0] == 2
+"""
+    )
+    assert (ended.status, ended.output, ended.errors) == (0, "SIGSEGV\nSIGSEGV\n", ""), ended
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 is the first that warns")
+def test_python_warns_of_the_drivers_threads(program: Program) -> None:
+    ended = program(
+        BUILT
+        + """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    child = os.fork()
+    if child == 0: os._exit(0)
+goes_on(child)
+assert [w.category for w in caught] == [DeprecationWarning] and "is multi-threaded" in str(caught[0].message), caught
 """
     )
     assert (ended.status, ended.errors) == (0, ""), ended

@@ -39,8 +39,11 @@ assert float(jax.numpy.arange(4.0).sum()) == 6.0
 """,
     "torch": """
 import torch
-assert not torch.cuda.is_available()  # device_count() may ask NVML instead, which sees a GPU that is there
+assert not torch.cuda.is_available()
 assert float(torch.arange(4.0).sum()) == 6.0
+try: torch.zeros(1, device="cuda")
+except (RuntimeError, AssertionError): pass  # the latter from a build without CUDA
+else: raise SystemExit("torch has found a device")
 """,
     "stand-in": """
 import ctypes
@@ -48,6 +51,22 @@ library = ctypes.CDLL({path!r})
 assert library.devices() in (-1, 100), library.devices()  # no libcuda.so.1, or CUDA_ERROR_NO_DEVICE
 """,
 }
+UNASKED = """
+import torch
+assert torch.nn.Linear(4, 1)(torch.zeros(2, 4)).shape == (2, 1)
+"""
+COUNTS = """
+import ctypes, os, torch
+def by_nvml():
+    try: nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError: return 0
+    n = ctypes.c_uint()
+    found = nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(n)) == 0
+    return n.value if found else 0
+hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+assert torch.cuda.device_count() == (by_nvml() if torch.version.cuda and not hidden else 0), torch.cuda.device_count()
+assert not torch.cuda.is_available()
+"""
 STAND_IN = r"""
 #include <dlfcn.h>
 extern "C" int devices(void) {  // what cuInit answers; -1 without a libcuda; 0 where there is a device
@@ -70,10 +89,12 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def run(code: str) -> None:
+def run(code: str, **variables: str) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "FOXHUNT_DRIVER": "hostsim", "FOXHUNT_HOSTSIM": ""}
-    environment.pop("JAX_PLATFORMS", None)  # which tests set, and users do not
+    for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK"):
+        environment.pop(name, None)  # the first of them tests set, and users do not
+    environment |= variables
     done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True, timeout=100,
                           check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -90,6 +111,22 @@ def test_they_see_no_device_and_work(library: str, order: str, request: pytest.F
     elif importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     run({"before": theirs + OURS, "after": OURS + theirs, "before and after": theirs + OURS + theirs}[order])
+
+
+def test_torch_that_was_not_asked_for_cuda_may_come_first() -> None:
+    """Importing it and computing on the CPU load no libcuda, so hostsim can still be first, NVIDIA's driver or not."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    run(UNASKED + OURS + THEIRS["torch"])
+
+
+@pytest.mark.parametrize("visible", [None, ""])
+def test_torch_counts_the_devices_that_nvml_counts(visible: str | None) -> None:
+    """It does not ask the driver for their number, so on hostsim it counts the GPUs of the machine, unless they are hidden from
+    it, and uses none."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    run(OURS + COUNTS, **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}))
 
 
 def test_a_libcuda_that_somebody_loaded_is_named(stand_in: str, tmp_path: Path) -> None:
