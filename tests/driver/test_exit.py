@@ -159,6 +159,14 @@ for use in (step.launch, x.to_numpy, rt.synchronize, lambda: rt.zeros(4, np.floa
     try: use()
     except fx.driver.ContextDead: continue
     raise SystemExit(f"{use} raised no ContextDead")
+found = []
+def elsewhere():
+    try: step.launch()
+    except BaseException as error: found.append(type(error))
+thread = threading.Thread(target=elsewhere)
+thread.start(); thread.join()
+assert found == [fx.driver.ContextDead], found
+assert np.isfinite(mapped.host).all() and np.isfinite(host).all()
 """,
     ],
     ids=["left", "closed", "deleted", "with", "builtins", "used"],
