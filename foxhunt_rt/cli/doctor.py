@@ -122,6 +122,10 @@ def _native() -> Iterator[Finding]:
     yield Finding("hostsim", "ok" if hostsim else "problem",
                   "the software driver is built" if hostsim else "the software driver is not built",
                   "" if hostsim else "python tools/build.py (needs g++)")  # fmt: skip
+    if not (NATIVE / "libfoxhunt_dlpack.so").is_file():
+        yield Finding(
+            "dlpack", "problem", "no buffer can be given to another library", "python tools/build.py (needs g++)"
+        )
 
 
 def _devices() -> Iterator[Finding]:

@@ -48,7 +48,8 @@ class Project:
         (root / "foxhunt_rt" / "kernels").mkdir(parents=True)
         for name in ("header.py", "expression.py"):
             shutil.copy(ROOT / "foxhunt_rt" / "kernels" / name, root / "foxhunt_rt" / "kernels" / name)
-        shutil.copytree(ROOT / "cuda_src" / "trace", root / "cuda_src" / "trace")
+        for name in ("trace", "dlpack"):
+            shutil.copytree(ROOT / "cuda_src" / name, root / "cuda_src" / name)
         self.write("cuda_src/hostsim/driver.cpp", HOSTSIM)
         self.write("cuda_src/abi/types.h", TYPES)
         self.write("cuda_src/abi/scale.h", ARGS)

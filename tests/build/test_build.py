@@ -22,8 +22,8 @@ def test_what_a_build_makes(project: Project) -> None:
     result = project.build("--baseline")
     assert result.returncode == 0, result.stdout
     assert set(stamps(project)) == {
-        "libfoxhunt_hostsim.so", "libfoxhunt_trace.so", "host/scale.so", "host-baseline/scale.so", "kernels.json", "abi/types.h",
-        "abi/scale.h",
+        "libfoxhunt_hostsim.so", "libfoxhunt_trace.so", "libfoxhunt_dlpack.so", "host/scale.so", "host-baseline/scale.so",
+        "kernels.json", "abi/types.h", "abi/scale.h",
     }  # fmt: skip
     index = json.loads((project.native / "kernels.json").read_text())
     assert index == {"scale": {"image": "scale", "args": "scale_args", "form": "threads"}}

@@ -72,7 +72,7 @@ def test_a_wheel_carries_the_native_part(tmp_path: Path, monkeypatch: pytest.Mon
     assert "-py3-none-linux_" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
     for wanted in (
-        "foxhunt_rt/_native/libfoxhunt_hostsim.so", "foxhunt_rt/_native/host/basic.so",
+        "foxhunt_rt/_native/libfoxhunt_hostsim.so", "foxhunt_rt/_native/libfoxhunt_dlpack.so", "foxhunt_rt/_native/host/basic.so",
         "foxhunt_rt/_native/host-baseline/basic.so", "foxhunt_rt/_native/kernels.json",
         "foxhunt_rt/_native/abi/types.h", "foxhunt_rt/py.typed", "foxhunt_rt/kernels/header.py",
     ):  # fmt: skip

@@ -7,6 +7,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,48 @@ def test_a_dropped_graph_waits_for_its_launches(runtime: Runtime, x: Any, word: 
     assert counts["cuGraphLaunch"] == before
     assert x.to_numpy().tolist() == [x.to_numpy()[0]] * (N // 2) + [10.0] * (N // 2)
     x.free()
+
+
+def test_a_module_of_a_graph_is_not_unloaded(runtime: Runtime, x: Any, word: Any) -> None:
+    step = build(runtime, x, word)
+    modules = [m for m in gc.get_objects() if type(m) is driver.Module and m.pins]
+    assert modules
+    for module in modules:
+        with pytest.raises(LifetimeError, match="is used by .* close those first"):
+            module.unload()
+    step.launch()
+    step.close()
+    assert not any(m.pins for m in modules)
+
+
+def test_a_buffer_is_not_freed_before_the_work_queued_on_it_is_done(runtime: Runtime) -> None:
+    """Nothing but the buffer's own reference holds it: the launches are in no graph."""
+    user, done = runtime.ungraphed("u"), runtime.mapped(1, np.float32, "done")
+    for k in range(5):
+        x = runtime.array(np.full(N, k, np.float32), "x")
+        user.launch("spin", (1,), (1,), dict(ns=2_000_000))
+        user.launch("add_scalar", (1,), (N,), dict(x=x, value=1.0, n=N))
+        user.launch("sum", (1,), (128,), dict(x=x, sum=done, n=N))
+        del x
+        rubble = [runtime.array(np.full(N, -1, np.float32), "rubble") for _ in range(5)]  # takes what was freed
+        runtime.synchronize()
+        assert done.host[0] == N * (k + 1)
+        del rubble
+
+
+def test_threads_that_hand_over_queue_in_the_order_of_their_calls(runtime: Runtime, x: Any) -> None:
+    """No wait for the device between them: one stream orders the work, and here futures order the calls."""
+    plan = runtime.plan("count")
+    with plan.child("a", reads=[], writes=[x]) as c:
+        c.launch("add_scalar", (1,), (N,), dict(x=x, value=1.0, n=N))
+    step, seen = plan.build(), runtime.zeros((20, N), np.float32, "seen")
+    x.fill(0)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for k in range(20):
+            one.submit(step.launch).result()
+            other.submit(driver.copy_device, runtime.context, seen[k : k + 1], x, runtime.stream).result()
+    assert seen.to_numpy()[:, 0].tolist() == list(range(1, 21))
+    step.close()
 
 
 def test_two_builds_of_one_plan_end_each_by_itself(runtime: Runtime, x: Any) -> None:
