@@ -16,7 +16,8 @@ void *PyCapsule_GetPointer(void *capsule, const char *name);
 
 namespace {
 using Release = void (*)(void *managed);
-std::atomic<Release> release{nullptr};  // a Python function; null before the first export and from the interpreter's exit on
+// A Python function; null before the first export and from the interpreter's exit on.
+std::atomic<Release> release{nullptr};
 }  // namespace
 
 #define FX_DLPACK extern "C" __attribute__((visibility("default")))
