@@ -66,6 +66,15 @@ def _let_go(address: int | None) -> None:
         kept[-1]()
 
 
+# What the native part calls, in its order.
+_CALLED = (
+    "PyGILState_Ensure",
+    "PyGILState_Release",
+    "PyErr_Fetch",
+    "PyErr_Restore",
+    "PyCapsule_IsValid",
+    "PyCapsule_GetPointer",
+)
 _release = _Release(_let_go)  # held for as long as the native part may call it
 
 
@@ -85,7 +94,8 @@ def _native() -> _Native:
     except OSError as error:
         raise FoxhuntError(f"DLPack export needs foxhunt_rt/_native/{LIBRARY.name}, which cannot be loaded ({error}): run python "
                            "tools/build.py, or pip install .") from error  # fmt: skip
-    library.fxDlpackOpen(_release)
+    calls = [getattr(_api, name) for name in _CALLED]
+    library.fxDlpackOpen((ctypes.c_void_p * 7)(*(ctypes.cast(f, ctypes.c_void_p).value for f in (*calls, _release))))
     deleter, destructor = (
         ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (library.fxDlpackDelete, library.fxDlpackDestroy)
     )

@@ -55,6 +55,15 @@ UNASKED = """
 import torch
 assert torch.nn.Linear(4, 1)(torch.zeros(2, 4)).shape == (2, 1)
 """
+REFUSED = """
+import foxhunt_rt as fx
+loaded = any("libcuda.so" in line for line in open("/proc/self/maps"))
+assert loaded == (torch.version.cuda is not None)
+try: fx.Runtime()
+except fx.driver.DriverNotFound as error:
+    assert loaded and "use foxhunt_rt before other CUDA libraries" in str(error), error
+else: assert not loaded
+"""
 COUNTS = """
 import ctypes, os, torch
 def by_nvml():
@@ -104,7 +113,7 @@ def run(code: str, **variables: str) -> None:
 @pytest.mark.parametrize("library", [pytest.param("jax", marks=pytest.mark.slow), "torch", "stand-in"])
 def test_they_see_no_device_and_work(library: str, order: str, request: pytest.FixtureRequest) -> None:
     theirs = THEIRS[library]
-    if library != "jax" and "before" in order and _has_libcuda():
+    if "before" in order and _has_libcuda():
         pytest.skip("NVIDIA's libcuda is installed: whoever opens it first keeps it, and hostsim says so")
     if library == "stand-in":
         theirs = theirs.format(path=request.getfixturevalue("stand_in"))
@@ -113,11 +122,11 @@ def test_they_see_no_device_and_work(library: str, order: str, request: pytest.F
     run({"before": theirs + OURS, "after": OURS + theirs, "before and after": theirs + OURS + theirs}[order])
 
 
-def test_torch_that_was_not_asked_for_cuda_may_come_first() -> None:
-    """Importing it and computing on the CPU load no libcuda, so hostsim can still be first, NVIDIA's driver or not."""
+def test_torch_that_was_not_asked_for_cuda_comes_first() -> None:
+    """Importing it loads a libcuda that is there (2.11 for CUDA 13 does), and hostsim says so; otherwise it may come first."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    run(UNASKED + OURS + THEIRS["torch"])
+    run(UNASKED + (REFUSED if _has_libcuda() else OURS + THEIRS["torch"]))
 
 
 @pytest.mark.parametrize("visible", [None, ""])
