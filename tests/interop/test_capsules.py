@@ -62,9 +62,9 @@ def consumer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no g++ for the consumer")
     folder = tmp_path_factory.mktemp("consumer")
     (folder / "consumer.cpp").write_text(CONSUMER)
-    command = ["g++", "-shared", "-fPIC", "-pthread", "-o", folder / "libconsumer.so", folder / "consumer.cpp"]
-    subprocess.run(command, check=True)
-    return folder / "libconsumer.so"
+    library = folder / "libconsumer.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-pthread", "-o", library, folder / "consumer.cpp"], check=True)
+    return library
 
 
 class Producer:
