@@ -43,10 +43,12 @@ def run(args: argparse.Namespace) -> int:
             print(step.svg())
             return int(ExitCode.OK)
         found = {**step.info(), **isolation(rt)}
-        for child in [*found["children"], *found["epilogue"]]:
-            print(
-                f"{child['name']:<13} {', '.join(child['kernels']):<48} {child['nodes']} nodes, chain {child['chain']}"
-            )
+        children = [*found["children"], *found["epilogue"]]
+        names, launches = (max(map(len, column)) for column in
+                           ([c["name"] for c in children], [", ".join(c["kernels"]) for c in children]))  # fmt: skip
+        for child in children:
+            print(f"{child['name']:<{names}}  {', '.join(child['kernels']):<{launches}}  {child['nodes']} nodes, chain "
+                  f"{child['chain']}")  # fmt: skip
         print("edges: " + ", ".join(f"{a} -> {b}" for a, b in found["edges"]))
         print(f"{found['nodes']} nodes, longest chain {found['longest_chain']}, one launch a step; built in "
               f"{sum(found['build_ms'].values()):.0f} ms")  # fmt: skip
