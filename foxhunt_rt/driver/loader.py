@@ -116,6 +116,13 @@ def load() -> Any:
     return _cu
 
 
+def import_bindings() -> None:
+    """Imports cuda.bindings, which loads no driver: once, before many forks each load theirs."""
+    from cuda.bindings import driver
+
+    assert driver.cuInit
+
+
 def _load_shim(kind: str) -> None:
     """Puts the call trace in front of the driver."""
     global _shim

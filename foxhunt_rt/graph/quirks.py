@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foxhunt_rt import kernels
-from foxhunt_rt.driver import DriverError, Event, FoxhuntError, Function, Graph, Stream, capture
+from foxhunt_rt.driver import DriverError, Event, FoxhuntError, Function, Graph, Stream, capture, loader
 
 if TYPE_CHECKING:
     from foxhunt_rt.graph.runtime import Runtime
@@ -459,9 +459,8 @@ def _ask(quirk: Quirk, device: int) -> dict[str, Any]:
 
 def answers(device: int, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The machine, then each quirk's answer. The driver is loaded in forks alone."""
-    import cuda.bindings.driver  # noqa: F401  (imported once for all forks; loads no driver)
-
-    kernels.abi.default()  # read once for all forks
+    loader.import_bindings()  # once for all forks, as the next line
+    kernels.abi.default()
     yield _in_a_fork(functools.partial(_machine, device))
     for quirk in QUIRKS:
         if quirk.name in names:
