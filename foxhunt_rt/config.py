@@ -37,6 +37,7 @@ __all__ = [
     "FeatureConfig",
     "GuardConfig",
     "IqlConfig",
+    "IqnConfig",
     "LossConfig",
     "MarketConfig",
     "NetworkConfig",
@@ -297,6 +298,22 @@ class IqlConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class IqnConfig(_Section):
+    """Quantiles of the return by implicit quantile networks, whose loss shapes the trunk (Dabney 2018): docs/step/iqn.md."""
+
+    section = "iqn"
+    enabled: bool = option(False, "add the quantile head to the step")
+    quantiles: int = option(32, "N = N': levels tau, and as many tau', drawn a row", low=1, high=256)
+    cosines: int = option(64, "cosine features of a level that its embedding takes", low=1, high=1024)
+    kappa: float = option(1.0, "threshold of the Huber loss, in units of normalized reward", above=0.0)
+    budget_share: float = option(
+        0.3, "bound on its part of the trunk's gradient, as a share of loss.grad_budget", above=0.0
+    )
+    lr_factor: float = option(1.0, "learning rate of embedding and head, as a factor on the step's", above=0.0)
+    max_grad_norm: float = option(10.0, "clip of the norm of embedding's and head's own gradient", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class SelectivityConfig(_Section):
     """A head that says whether the return will be positive: docs/step/post_aux.md."""
 
@@ -481,6 +498,7 @@ class Config:
     perturb: PerturbConfig = dataclasses.field(default_factory=PerturbConfig)
     cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
     iql: IqlConfig = dataclasses.field(default_factory=IqlConfig)
+    iqn: IqnConfig = dataclasses.field(default_factory=IqnConfig)
     selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
     risk: RiskConfig = dataclasses.field(default_factory=RiskConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
@@ -600,6 +618,7 @@ _FEATURES: dict[str, Any] = {
         "perturb",
         "cql",
         "iql",
+        "iqn",
         "selectivity",
         "risk",
     )

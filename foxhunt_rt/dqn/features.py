@@ -7,7 +7,7 @@ made: it adds no node, no module and no memory.
 from __future__ import annotations
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children import aux, causal, perturb, post_aux, prune, spectral, vaccine
+from foxhunt_rt.dqn.children import aux, causal, iqn, perturb, post_aux, prune, spectral, vaccine
 from foxhunt_rt.dqn.extension import Extension
 
 
@@ -22,6 +22,8 @@ def features(config: Config) -> list[Extension]:
         found.append(aux.Cql(config))
     if config.iql.enabled:
         found.append(aux.Iql(config))
+    if config.iqn.enabled:
+        found.append(iqn.Iqn(config))
     if config.selectivity.enabled:
         found.append(post_aux.Selectivity(config))
     if config.risk.enabled:

@@ -66,7 +66,8 @@ class Groups:
             own = self._parts[group.name] if group.max_grad_norm is not None else with_network
             yield (segments[0].offset, decay_end, *own, group.lr_factor, group.max_grad_norm or 0.0)
 
-    def record_squares(self, child: Child, group: ParameterGroup, grad: Buffer, norm_part: Buffer) -> None:
+    def record_squares(self, child: Child, group: ParameterGroup, grad: Buffer, norm_part: Buffer,
+                       partial: Buffer | None = None, runs: Buffer | None = None) -> None:  # fmt: skip
         """Records the sum of squares of a group's gradient, one launch: after the last one that writes that gradient.
 
         Parameters
@@ -77,12 +78,17 @@ class Groups:
             f32 (P,) the flat gradient.
         norm_part : Buffer
             f64 (parts,).
+        partial : Buffer, optional
+            f32 partial gradients, which this launch adds first.
+        runs : Buffer, optional
+            grad_run (n,), with ``partial``: where they lie and belong, in floats from the start of the group.
         """
         begin, stop = self.layout.group_range(group.name)
         first, last = self._parts[group.name]
         child.launch("grad_reduce", grid=(last - first,), block=(_THREADS,), args=dict(
-            part=None, done=grad[begin:stop], grad=None, norm_part=norm_part[first:last], runs=None, n=stop - begin, parts=0,
-            n_runs=0, blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip
+            part=partial, done=grad[begin:stop], grad=grad[begin:stop] if partial is not None else None,
+            norm_part=norm_part[first:last], runs=runs, n=stop - begin, parts=partial.size if partial is not None else 0,
+            n_runs=runs.size if runs is not None else 0, blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip
 
 
 def uniform_bound(inputs: int) -> float:
