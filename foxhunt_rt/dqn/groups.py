@@ -85,7 +85,8 @@ class Groups:
         """
         begin, stop = self.layout.group_range(group.name)
         first, last = self._parts[group.name]
-        child.launch("grad_reduce", grid=(last - first,), block=(_THREADS,), args=dict(
+        threads = _THREADS if partial is None else _PER_BLOCK // 4  # a vector each, whose parts it adds in turn
+        child.launch("grad_reduce", grid=(last - first,), block=(threads,), args=dict(
             part=partial, done=grad[begin:stop], grad=grad[begin:stop] if partial is not None else None,
             norm_part=norm_part[first:last], runs=runs, n=stop - begin, parts=partial.size if partial is not None else 0,
             n_runs=runs.size if runs is not None else 0, blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip

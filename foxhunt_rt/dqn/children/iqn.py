@@ -109,12 +109,13 @@ class Iqn(Extension):
         partial = floats("partial", n_splits * stride)
         runs = rt.array(_runs(group, layer, n_splits), "iqn.runs")
         own = [of(f"head.{tensor}") for of in (group.theta, group.target) for tensor in ("weight", "bias")]
+        threads = 1024 if shape.batch <= 256 else _THREADS  # wide while the batch leaves multiprocessors idle
         with step.child("aux.iqn", after="ddqn",
                         reads=[x, x_target, embedded, embedded_next, self.tau, cosines, *own, batch.action, batch.ret,
                                batch.discount, batch.priority, step.ddqn.next_action, step.step, runs],
                         writes=[per_row, column, dembedded, dhead, self.dx, trunk, partial, step.metrics_of(self),
                                 *group.gradient]) as child:  # fmt: skip
-            child.launch("iqn_loss", (shape.batch,), (_THREADS,), shared=shared, args=dict(
+            child.launch("iqn_loss", (shape.batch,), (threads,), shared=shared, args=dict(
                 x=x, x_target=x_target, embedded=embedded, embedded_next=embedded_next, tau=self.tau[:1], w=own[0], bias=own[1],
                 w_target=own[2], bias_target=own[3], action=batch.action, next_action=step.ddqn.next_action, ret=batch.ret,
                 discount=batch.discount, priority=batch.priority, step=step.step, rows=per_row, column=column,
