@@ -42,6 +42,7 @@ __all__ = [
     "MarketConfig",
     "NetworkConfig",
     "OptimConfig",
+    "PopArtConfig",
     "PerturbConfig",
     "PruneConfig",
     "ReplayConfig",
@@ -204,6 +205,18 @@ class LossConfig(_Section):
             )
         if self.alpha_c51_start > self.alpha_c51_end:
             raise ConfigError("loss.alpha_c51_start is above loss.alpha_c51_end; the share only grows")
+
+
+@dataclasses.dataclass(frozen=True)
+class PopArtConfig(_Section):
+    """Returns in units of their running deviation (after van Hasselt 2016): docs/step/popart.md."""
+
+    section = "popart"
+    enabled: bool = option(
+        False, "divide returns by their deviation, as collected; loss.reward_scale is where it starts"
+    )
+    min_count: int = option(1024, "returns collected before the deviation counts", low=2)
+    max_change: float = option(0.02, "the scale changes by at most this share a step", above=0.0, high=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -491,6 +504,7 @@ class Config:
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
+    popart: PopArtConfig = dataclasses.field(default_factory=PopArtConfig)
     spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
     vaccine: VaccineConfig = dataclasses.field(default_factory=VaccineConfig)
     causal: CausalConfig = dataclasses.field(default_factory=CausalConfig)
@@ -611,6 +625,7 @@ _SMOKE: dict[str, Any] = {
 _FEATURES: dict[str, Any] = {
     name: {"enabled": True}
     for name in (
+        "popart",
         "spectral",
         "vaccine",
         "causal",

@@ -119,12 +119,25 @@ typedef struct {
     uint32_t pad0_;                //@ pad
 } replay_advance_args;
 
+/* Discounted returns as they come in, one an environment, into their moments. Grid (1,), any block. */
+typedef struct {
+    const float *reward;           //@ in f32[E]
+    const int32_t *ended;          //@ in i32[E]                        ENDED_* bits
+    const control_block *control;  //@ in control_block[1]              gamma
+    double *running;               //@ inout f64[E]                     G of each environment; 0 where an episode begins
+    return_stats *returns;         //@ inout return_stats[1]
+    int32_t E;                     //@ environments
+    uint32_t pad0_;                //@ pad
+} replay_returns_args;
+
 /* Empties the ring: priorities, sums and counts. Grid (blocks,), block (32,). */
 typedef struct {
     float *priority;               //@ out f32[blocks*256]
     double *block_sum;             //@ inout f64[(blocks+255)/256*256]
     double *super_sum;             //@ inout f64[256] optional
     replay_state *ring;            //@ out replay_state[1]
+    return_stats *returns;         //@ out return_stats[1] optional
+    double *running;               //@ out f64[slots] optional          slots <= 256 * blocks
     int32_t blocks;                //@ ceil(capacity / 256)
-    uint32_t pad0_;                //@ pad
+    int32_t slots;                 //@ 0 without running
 } replay_clear_args;

@@ -114,6 +114,21 @@ typedef struct {
     uint32_t pad0_;
 } replay_state;
 
+/* Running moments of the discounted returns of all environments since the last clear(): Welford's mean and sum of squared
+ * deviations. In raw reward. */
+typedef struct {
+    uint64_t count;
+    double mean;
+    double m2;
+} return_stats;
+
+/* sigma_G that the returns are divided by, in raw reward: step t reads the slot of t's parity and writes the other, so that
+ * every block of one launch sees the same. 0: not set yet. */
+typedef struct {
+    double sigma_even;
+    double sigma_odd;
+} popart_state;
+
 /* One stored transition, 32 bytes: one memory sector. States lie in arrays of their own. */
 typedef struct {
     int32_t action;           /* mixed radix over the branches, branch 0 slowest */

@@ -146,10 +146,12 @@ FX_KERNEL_ANYBLOCK(replay_clear) {
     const int b = (int)blockIdx.x;
     float *leaves = a.priority + (int64_t)b * SUM_FANOUT;
     FX_FOR(j, SUM_FANOUT) leaves[j] = 0.0f;
+    FX_FOR(j, min(SUM_FANOUT, a.slots - b * SUM_FANOUT)) a.running[b * SUM_FANOUT + j] = 0.0;
     FX_FOR(one, 1) {
         a.block_sum[b] = 0.0;
         if (a.super_sum && b % SUM_FANOUT == 0) a.super_sum[b / SUM_FANOUT] = 0.0;
         if (b == 0) {
+            if (a.returns) *a.returns = return_stats{};
             replay_state ring = {};
             ring.max_priority = 1.0f;
             *a.ring = ring;

@@ -158,7 +158,7 @@ class Agent:
         self._staging = self.replay.staging(self.environments)
         plan = rt.plan("observe")
         with plan.child(
-            "insert", reads=self._staging.buffers, writes=self.replay.insert_writes(self._staging)
+            "insert", reads=self.replay.insert_reads(self._staging), writes=self.replay.insert_writes(self._staging)
         ) as child:
             self.replay.record_insert(child, self._staging)
         self._insert = plan.build(ungraphed=False)

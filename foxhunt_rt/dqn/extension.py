@@ -148,6 +148,8 @@ class StepView:
     shape : LossShape
     batch : Batch
         The rows drawn.
+    ret : Buffer
+        f32 (B,), n-step returns in units of the support: ``batch.ret``, or with popart on what that makes of it.
     replay : Replay
     step : Buffer
         step_block[1], latched by counters: step, learning rate, gamma, seeds, alpha_c51 and the like.
@@ -169,6 +171,7 @@ class StepView:
     layout: NetworkLayout
     shape: LossShape
     batch: Batch
+    ret: Buffer
     replay: Replay
     step: Buffer
     state: Buffer

@@ -7,13 +7,15 @@ made: it adds no node, no module and no memory.
 from __future__ import annotations
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children import aux, causal, iqn, perturb, post_aux, prune, spectral, vaccine
+from foxhunt_rt.dqn.children import aux, causal, iqn, perturb, popart, post_aux, prune, spectral, vaccine
 from foxhunt_rt.dqn.extension import Extension
 
 
 def features(config: Config) -> list[Extension]:
     """The features that a configuration switches on, in the order of the step."""
     found: list[Extension] = []
+    if config.popart.enabled:
+        found.append(popart.PopArt(config))
     if config.spectral.enabled:
         found.append(spectral.Spectral(config.spectral))
     if config.causal.enabled:

@@ -105,12 +105,16 @@ class ParameterGroup:
         None: the group is clipped together with the network, by the global norm of both. Else it has an optimizer of its own:
         its own norm and clip, and its own step counter, since a gradient of its own that is not finite skips its update, counts
         in its statistics, and stops nobody else.
+    output_scaled : tuple of str
+        The tensors to which the group's outputs, in units of the normalized return, are proportional: weight and bias of its
+        last layer. When the unit changes (docs/step/popart.md) they change inversely, so the outputs mean the same.
     """
 
     name: str
     tensors: tuple[Tensor, ...]
     lr_factor: float
     max_grad_norm: float | None
+    output_scaled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [t.name for t in self.tensors]
@@ -121,6 +125,10 @@ class ParameterGroup:
         for t in self.tensors:
             if not 1 <= len(t.shape) <= 2 or min(t.shape) < 1:
                 raise LayoutError(f"{self.name}.{t.name} has shape {t.shape}: give (in, out) or (n,), each at least 1")
+        if unknown := [name for name in self.output_scaled if name not in names]:
+            raise LayoutError(
+                f"{self.name}.output_scaled names {', '.join(unknown)}: its tensors are {', '.join(names)}"
+            )
         if self.lr_factor <= 0.0 or (self.max_grad_norm is not None and self.max_grad_norm <= 0.0):
             raise LayoutError(f"parameter group {self.name}: lr_factor and max_grad_norm must be above 0")
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
+from foxhunt_rt.dqn.children.popart import PopArt
 from foxhunt_rt.dqn.choose import choose, table_of
 from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded
 from foxhunt_rt.dqn.features import features
@@ -58,6 +59,8 @@ class Learner:
     shape : ddqn.LossShape
     replay : Replay
     batch : Batch
+    ret : Buffer
+        f32 (B,), n-step returns in units of the support: ``batch.ret``, or with popart on a buffer beside it.
     forward, ddqn, grad, adam
         The buffers of those children.
     graph : StepGraph
@@ -98,6 +101,7 @@ class Learner:
         self.guard = rt.zeros(1, abi.dtype("guard_block"), "guard")
         self.alarms = rt.zeros(1, abi.dtype("alarm_block"), "alarms")
         self.batch = Batch.allocate(rt, b, state_dim)
+        self.ret: Buffer = rt.zeros(b, np.float32, "popart.ret") if config.popart.enabled else self.batch.ret
         self.products = choose(rt, self.layout, b, config.network.precision, table_of(config.network.choices))
         self.forward = forward.ForwardBuffers.create(rt, self.layout, b, self.products)
         self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
@@ -141,7 +145,7 @@ class Learner:
         forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, batch.state, batch.next_state),
                     self.forward, self.products)  # fmt: skip
         assert self.ddqn.dlogits is not None
-        ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, batch.ret, batch.discount,
+        ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
         adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits,
                                                              tuple(self.forward.kept(batch.state)), self._trunk_more),
@@ -165,7 +169,7 @@ class Learner:
             rows[extension.name] = mine = self.metrics[at : at + len(extension.metrics)]
             slots |= {name: mine[i : i + 1] for i, name in enumerate(extension.metrics)}
             at += len(extension.metrics)
-        return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.replay,
+        return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.ret, self.replay,
                         self.step_block, self.state, self.control.buffer, self.guard, self.forward, self.ddqn, self.adam,
                         self.grad, self.groups, slots, rows, gradients)  # fmt: skip
 
@@ -370,6 +374,15 @@ class Learner:
         for extension in self.extensions:
             theta = extension.serve(theta)
         return theta
+
+    def return_scale(self) -> float:
+        """Normalized return = raw return times this, after the steps launched: ``loss.reward_scale``; with popart on 1/sigma.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+        """
+        self.runtime.synchronize()
+        found = [e.sigma(self.launched) for e in self.extensions if isinstance(e, PopArt)]
+        return 1.0 / found[0] if found and found[0] > 0.0 else self.config.loss.reward_scale
 
     def load_params(self, tensors: Mapping[str, npt.ArrayLike]) -> None:
         """Online and target parameters from plain tensors, as `params` returns them; moments become zero.

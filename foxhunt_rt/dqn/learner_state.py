@@ -30,6 +30,7 @@ _REPLAY = "replay."
 
 #: Options that are built into graphs and buffers; all others follow the checkpoint.
 _BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction",
+             "popart.enabled", "popart.min_count", "popart.max_change",
              "spectral.enabled", "spectral.sigma_max",
              "vaccine.enabled", "vaccine.period", "vaccine.rate", "vaccine.target_max",
              "causal.enabled", "causal.period", "causal.groups", "causal.rows", "causal.reference", "causal.rate",

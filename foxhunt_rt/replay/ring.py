@@ -131,6 +131,10 @@ class Replay:
         self.final_state: DeviceBuffer | None = None
         self.final_owner: DeviceBuffer | None = None
         self.portfolio: DeviceBuffer | None = None
+        self.returns: DeviceBuffer | None = None
+        self.running: DeviceBuffer | None = None
+        self._control: Buffer | None = None
+        self._insert_launched = False
         if vector:
             self.state = runtime.zeros((capacity, state_dim), f32, "replay.state")
             self.final_state = runtime.zeros((self.final_observations, state_dim), f32, "replay.final_state")
@@ -162,8 +166,39 @@ class Replay:
 
     def insert_writes(self, staging: Staging) -> tuple[DeviceBuffer, ...]:
         """What `record_insert` writes: all of the ring, and the scratch of `staging`."""
-        scratch = (self.final_owner, staging.evicted)
-        return (*self._sums, self.ring, *self._contents, *(b for b in scratch if b is not None))
+        more = (self.final_owner, staging.evicted, self.returns, self.running)
+        return (*self._sums, self.ring, *self._contents, *(b for b in more if b is not None))
+
+    def insert_reads(self, staging: Staging) -> tuple[Buffer, ...]:
+        """What `record_insert` reads: ``staging.buffers``, and with `track_returns` the control block."""
+        return (*staging.buffers, *((self._control,) if self._control is not None else ()))
+
+    # ---------------------------------------------------------------- moments of the returns
+
+    def track_returns(self, control: Buffer) -> None:
+        """Keeps the moments of the discounted returns of all that is inserted from now on: one more launch an insert.
+
+        Each environment has G <- r + gamma G, in raw reward, 0 again after an end. `returns` has count, mean and sum of squared
+        deviations of every G since the last `clear`, `running` the G of each environment.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+
+        Parameters
+        ----------
+        control : Buffer of control_block
+            Read: gamma, as each insert finds it.
+
+        Raises
+        ------
+        ReplayError
+            Something was inserted, or an insert recorded, before; or returns are tracked already.
+        """
+        if self._insert_launched or self.returns is not None:
+            raise ReplayError("returns are tracked from the first insert on and for one learner; make the learner before "
+                              "anything is inserted or recorded, and a ring for each")  # fmt: skip
+        self._control = control
+        self.returns = self.runtime.zeros(1, abi.dtype("return_stats"), "replay.returns")
+        self.running = self.runtime.zeros(self.capacity // (self.n_step + 1), np.float64, "replay.running")
 
     # ---------------------------------------------------------------- sampling and priorities
 
@@ -272,12 +307,13 @@ class Replay:
         return Staging.allocate(self.runtime, environments, self.state_dim, self.portfolio_dim if market else None)
 
     def record_insert(self, child: Child, staging: Staging) -> None:
-        """Records one insert of the E transitions in `staging`: three launches, the last of which moves size and position.
+        """Records one insert of the E transitions in `staging`: three launches, the third of which moves size and position, and
+        one more with `track_returns`.
 
         Parameters
         ----------
         child : Child
-            Declares ``staging.buffers`` as reads and `insert_writes` as writes; takes several inserts.
+            Declares `insert_reads` as reads and `insert_writes` as writes; takes several inserts.
         staging : Staging
             Filled by earlier launches.
 
@@ -401,6 +437,11 @@ class Replay:
         launcher.launch("replay_advance", (-(-self.blocks // fanout),), _BLOCK, {
             **common, "ended": staging.ended if vector else None, "block_sum": self.block_sum,
             "super_sum": self.super_sum, "ring": self.ring})  # fmt: skip
+        self._insert_launched = True
+        if self.returns is not None:
+            launcher.launch("replay_returns", (1,), (min(1024, -(-e // 32) * 32),), {
+                "reward": staging.reward, "ended": staging.ended, "control": self._control, "running": self.running,
+                "returns": self.returns, "E": e})  # fmt: skip
 
     def note_inserted(self, staging: Staging, inserts: int = 1) -> None:
         """The host's side of `record_insert`: counts `inserts` inserts from `staging` by a graph that was launched."""
@@ -417,7 +458,8 @@ class Replay:
         """
         self.runtime.ungraphed("replay").launch("replay_clear", (self.blocks,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
-            "blocks": self.blocks})  # fmt: skip
+            "returns": self.returns, "running": self.running, "blocks": self.blocks,
+            "slots": 0 if self.running is None else self.running.size})  # fmt: skip
         self.inserted = 0
         self._environments = None
 

@@ -38,13 +38,18 @@ def describe(replay: Replay) -> dict[str, Any]:
     """What two rings must have in common for the contents of one to go into the other. JSON-ready."""
     return {"capacity": replay.capacity, "state_dim": replay.state_dim, "mode": replay.mode,
             "portfolio_dim": replay.portfolio_dim, "n_step": replay.n_step,
-            "final_observations": replay.final_observations}  # fmt: skip
+            "final_observations": replay.final_observations, "returns": replay.returns is not None}  # fmt: skip
 
 
-def _parts(replay: Replay, inserted: int, finals: int) -> dict[str, DeviceBuffer]:
+def _parts(replay: Replay, inserted: int, finals: int, environments: int | None) -> dict[str, DeviceBuffer]:
     """What is held, by name: views of the first rows of each buffer."""
     rows = min(inserted, replay.capacity)
-    sums = {"block_sum": replay.block_sum, "super_sum": replay.super_sum, "ring": replay.ring}
+    sums = {
+        "block_sum": replay.block_sum,
+        "super_sum": replay.super_sum,
+        "ring": replay.ring,
+        "returns": replay.returns,
+    }
     by_row = {"priority": replay.priority, "rows": replay.rows, "state": replay.state, "portfolio": replay.portfolio}
     by_final = {"final_state": replay.final_state, "final_owner": replay.final_owner}
     parts = {name: buffer for name, buffer in sums.items() if buffer is not None}
@@ -54,7 +59,14 @@ def _parts(replay: Replay, inserted: int, finals: int) -> dict[str, DeviceBuffer
         for name, buffer in by_final.items()
         if buffer is not None
     }
+    if replay.running is not None:
+        parts["running"] = replay.running[: environments or 0]
     return parts
+
+
+def _counts(counts: Mapping[str, Any]) -> tuple[int, int, int | None]:
+    environments = counts["environments"]
+    return int(counts["inserted"]), int(counts["finals"]), None if environments is None else int(environments)
 
 
 def read_contents(replay: Replay) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
@@ -64,13 +76,13 @@ def read_contents(replay: Replay) -> tuple[dict[str, npt.NDArray[Any]], dict[str
         raise ReplayError(f"{state.inserted} rows were inserted, the host knows of {replay.inserted}; call note_inserted "
                           "after each launch of a graph that inserts")  # fmt: skip
     tensors = {name: plain(part.to_numpy() if part.nbytes else np.empty(part.shape, part.dtype))
-               for name, part in _parts(replay, state.inserted, state.finals).items()}  # fmt: skip
+               for name, part in _parts(replay, state.inserted, state.finals, replay._environments).items()}  # fmt: skip
     return tensors, {"inserted": state.inserted, "finals": state.finals, "environments": replay._environments}
 
 
 def check_contents(replay: Replay, tensors: Mapping[str, npt.NDArray[Any]], counts: Mapping[str, Any]) -> None:
     """Raises ReplayError unless `write_contents` can take these."""
-    parts = _parts(replay, int(counts["inserted"]), int(counts["finals"]))
+    parts = _parts(replay, *_counts(counts))
     for name in sorted(set(parts) ^ set(tensors)):
         raise ReplayError(f"{name} is {'missing' if name in parts else 'unknown'}; give the contents of such a ring")
     for name, part in parts.items():
@@ -84,9 +96,8 @@ def write_contents(replay: Replay, tensors: Mapping[str, npt.NDArray[Any]], coun
     """Puts contents that `read_contents` took from a ring of the same sizes in place of what is there. Synchronizes."""
     check_contents(replay, tensors, counts)
     replay.clear()  # rows that are not written have no priority
-    for name, part in _parts(replay, int(counts["inserted"]), int(counts["finals"])).items():
+    for name, part in _parts(replay, *_counts(counts)).items():
         if part.nbytes:
             part.copy_from(structured(tensors[name], part.dtype))
     replay.inserted = int(counts["inserted"])
-    environments = counts["environments"]
-    replay._environments = None if environments is None else int(environments)
+    _, _, replay._environments = _counts(counts)

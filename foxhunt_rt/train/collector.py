@@ -75,7 +75,8 @@ class Collector:
         self.walks: Walks | None = None
         self.launches = self.launched = 0
         plan = rt.plan("collect")
-        reads = [*policy.reads(params, self.state), *environment.reads]
+        # of what an insert reads, the staged rows are written here too
+        reads = [*policy.reads(params, self.state), *environment.reads, *replay.insert_reads(self.staging)]
         writes = [*policy.writes(self.action), *environment.writes, *self.staging.buffers, self.state,
                   *replay.insert_writes(self.staging)]  # fmt: skip
         with plan.child("collect", reads=reads, writes=writes, private=policy.private()) as child:

@@ -48,6 +48,7 @@ class LossProbe:
         layout = learner.layout
         self.shape = ddqn.LossShape(rows, layout.branches, layout.atoms, learner.shape.reduction)
         self.batch = Batch.allocate(rt, rows, layout.state_dim)
+        self.raw = np.zeros(rows, np.float32)  # returns as drawn, in raw reward
         self.step = rt.zeros(1, abi.dtype("step_block"), "probe.step")
         self.guard = rt.zeros(1, abi.dtype("guard_block"), "probe.guard")
         self.theta = rt.zeros(layout.size, np.float32, "probe.theta")
@@ -63,19 +64,22 @@ class LossProbe:
 
     def draw(self, seed: int) -> None:
         """Draws the rows from the replay: all priorities are equal after a first collection, so the draw is uniform over
-        the rows, stratified in time. Their returns are formed with the learner's gamma and reward scale of now."""
+        the rows, stratified in time. Their returns are formed with the learner's gamma of now."""
         config = self.learner.config
         block = np.zeros(1, abi.dtype("step_block"))
         block["seed"], block["rng_step"] = seed, np.uint64(2**63)  # a counter that training never reaches
-        block["gamma"], block["reward_scale"] = config.loss.gamma, config.loss.reward_scale
+        block["gamma"], block["reward_scale"] = config.loss.gamma, 1.0
         block["min_priority"] = np.float32(np.inf).view(np.uint32)
         self.step.copy_from(block)
         self.learner.replay.record_sample(self.user, self.batch, self.step)
+        self.raw = self.batch.ret.to_numpy()
         self.batch.priority.fill(1.0)
 
     def measure(self, theta: NDArray[np.float32], target: NDArray[np.float32]) -> dict[str, float]:
-        """``{"mse", "ce"}`` of flat parameters ``theta`` against the targets of flat parameters ``target``."""
+        """``{"mse", "ce"}`` of flat parameters ``theta`` against the targets of flat parameters ``target``, in the normalized
+        reward of now: the unit of ``target``."""
         config, layout, batch = self.learner.config, self.learner.layout, self.batch
+        batch.ret.copy_from(self.raw * np.float32(self.learner.return_scale()))
         self.theta.copy_from(theta)
         self.target.copy_from(target)
         block = np.zeros(1, abi.dtype("step_block"))

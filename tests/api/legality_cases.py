@@ -613,6 +613,8 @@ CASES: dict[str, Case] = {
     **attribute(lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled"),
     "Replay()": lambda w: lambda: replay.Replay(w.rt, 256, 4),
     "Replay.insert_writes": lambda w: (lambda ring: hooked(ring.insert_writes, w.staging))(w.replay),
+    "Replay.insert_reads": lambda w: (lambda ring: hooked(ring.insert_reads, w.staging))(w.replay),
+    "Replay.track_returns": lambda w: hooked(replay.Replay(w.rt, 256, 4).track_returns, w.learner.control.buffer),
     "Replay.set_feature_table": lambda w: hooked(
         replay.Replay(w.rt, 256, 8, mode="market", portfolio_dim=4).set_feature_table, w.rt.zeros((4, 4), "f4", "features")),
     "Replay.record_sample": lambda w: w.recording("record_sample"),
@@ -712,7 +714,7 @@ CASES: dict[str, Case] = {
     "Learner.load_params": lambda w: (lambda values: lambda: w.learner.load_params(values))(w.learner.params()),
     "Learner.begin_epoch": lambda w: hooked(w.learner.begin_epoch, 0),
     "Learner.close": lambda w: dqn_learner(w).close,
-    **attribute(lambda w: w.learner, "Learner.choices", "Learner.config", "Learner.last",
+    **attribute(lambda w: w.learner, "Learner.choices", "Learner.config", "Learner.last", "Learner.return_scale",
                 "Learner.drain", "Learner.take", "Learner.params", "Learner.persistent",
                 "Learner.served", "Learner.state_buffers"),
     "Metrics.of": lambda w: hooked(dqn.Metrics.of, w.agent.learner.last),

@@ -82,7 +82,7 @@ class Iql(Extension):
         self.config = config.iql
 
     def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
-        return [scalar_head("iql_v", layout, 1, self.config)]
+        return [scalar_head("iql_v", layout, 1, self.config, normalized=True)]
 
     def record(self, step: StepView) -> None:
         rt, shape, group, batch = step.runtime, step.shape, step.group("iql_v"), step.shape.batch

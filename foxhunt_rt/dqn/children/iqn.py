@@ -62,7 +62,8 @@ class Iqn(Extension):
         embed, head = uniform_bound(options.cosines), uniform_bound(width)
         tensors = (Tensor("embed.weight", (options.cosines, width), True, embed), Tensor("embed.bias", (width,), False, embed),
                    Tensor("head.weight", (width, actions), True, head), Tensor("head.bias", (actions,), False, head))  # fmt: skip
-        return [ParameterGroup("iqn", tensors, options.lr_factor, options.max_grad_norm)]
+        return [ParameterGroup("iqn", tensors, options.lr_factor, options.max_grad_norm,
+                               output_scaled=("head.weight", "head.bias"))]  # fmt: skip
 
     def record(self, step: StepView) -> None:
         rt, shape, group = step.runtime, step.shape, step.group("iqn")
@@ -111,13 +112,13 @@ class Iqn(Extension):
         own = [of(f"head.{tensor}") for of in (group.theta, group.target) for tensor in ("weight", "bias")]
         threads = 1024 if shape.batch <= 256 else _THREADS  # wide while the batch leaves multiprocessors idle
         with step.child("aux.iqn", after="ddqn",
-                        reads=[x, x_target, embedded, embedded_next, self.tau, cosines, *own, batch.action, batch.ret,
+                        reads=[x, x_target, embedded, embedded_next, self.tau, cosines, *own, batch.action, step.ret,
                                batch.discount, batch.priority, step.ddqn.next_action, step.step, runs],
                         writes=[per_row, column, dembedded, dhead, self.dx, trunk, partial, step.metrics_of(self),
                                 *group.gradient]) as child:  # fmt: skip
             child.launch("iqn_loss", (shape.batch,), (threads,), shared=shared, args=dict(
                 x=x, x_target=x_target, embedded=embedded, embedded_next=embedded_next, tau=self.tau[:1], w=own[0], bias=own[1],
-                w_target=own[2], bias_target=own[3], action=batch.action, next_action=step.ddqn.next_action, ret=batch.ret,
+                w_target=own[2], bias_target=own[3], action=batch.action, next_action=step.ddqn.next_action, ret=step.ret,
                 discount=batch.discount, priority=batch.priority, step=step.step, rows=per_row, column=column,
                 dembedded=dembedded, dhead=dhead, dx=self.dx, branch_sizes=shape.packed_branches, kappa=self.config.kappa,
                 branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, B=shape.batch, K=k, N=n, Hp=width,

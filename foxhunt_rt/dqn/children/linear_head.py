@@ -24,12 +24,15 @@ class HeadOptions(Protocol):
     def max_grad_norm(self) -> float: ...
 
 
-def scalar_head(name: str, layout: NetworkLayout, outputs: int, options: HeadOptions) -> ParameterGroup:
-    """Weight (H, outputs) and bias of a linear head, with an optimizer of their own."""
+def scalar_head(name: str, layout: NetworkLayout, outputs: int, options: HeadOptions, *,
+                normalized: bool = False) -> ParameterGroup:  # fmt: skip
+    """Weight (H, outputs) and bias of a linear head, with an optimizer of their own. ``normalized``: its outputs are returns
+    in units of the support, which popart may change."""
     width = layout.hidden[-1]
     bound = uniform_bound(width)
     tensors = (Tensor("weight", (width, outputs), True, bound), Tensor("bias", (outputs,), False, bound))
-    return ParameterGroup(name, tensors, options.lr_factor, options.max_grad_norm)
+    scaled = ("weight", "bias") if normalized else ()
+    return ParameterGroup(name, tensors, options.lr_factor, options.max_grad_norm, scaled)
 
 
 def record_head_gradient(child: Child, step: StepView, extension: Extension, group: GroupView, rows: Buffer, *,
