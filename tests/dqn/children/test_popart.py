@@ -25,7 +25,7 @@ from tests.dqn.test_whole_step import CASES, chain, fill, transitions
 
 CASE = CASES[1]
 ON = ("popart.enabled=true", "popart.min_count=64")
-HEADS = (*ON, "iql.enabled=true", "selectivity.enabled=true", "optim.lr=3e-3")
+HEADS = (*ON, "iql.enabled=true", "iqn.enabled=true", "selectivity.enabled=true", "optim.lr=3e-3")
 
 
 def learner_of(rt: Runtime, *settings: str, scale: float = 1.0, rows: bool = True) -> Learner:
@@ -188,7 +188,7 @@ def test_corrected_heads_say_the_same_in_raw_reward(runtime: Runtime) -> None:
     learner = learner_of(runtime, *HEADS, "popart.max_change=0.5")
     learner.step()
     old = float(learner.drain()[-1]["popart_sigma"])
-    before, rest = parts(learner), parts(learner, "selectivity")
+    before, rest, quantiles = parts(learner), parts(learner, "selectivity"), parts(learner, "iqn")
     network = learner.adam.theta.to_numpy()[: learner.layout.network_size]
     x = learner.forward.hidden[-1].to_numpy()[0].astype(np.float64)
 
@@ -225,6 +225,15 @@ def test_corrected_heads_say_the_same_in_raw_reward(runtime: Runtime) -> None:
     np.testing.assert_allclose(after["m"], before["m"] * rho, rtol=1e-6)
     np.testing.assert_allclose(after["v"], before["v"] * rho**2, rtol=1e-6)
     assert np.abs(before["m"]).max() > 0.0 and before["v"].max() > 0.0
+    segments = {g.name: g for g in learner.layout.group_segments["iqn"]}
+    first = learner.layout.group_range("iqn")[0]
+    for name, array in parts(learner, "iqn").items():
+        for tensor, segment in segments.items():
+            where = slice(segment.offset - first, segment.stop - first)
+            factor = (rho**2 if name == "v" else rho) if tensor.startswith("iqn.head") else 1.0
+            np.testing.assert_allclose(
+                array[where], quantiles[name][where] * factor, rtol=1e-6, err_msg=f"{name} {tensor}"
+            )
     for name, array in parts(learner, "selectivity").items():
         assert (array == rest[name]).all(), "its labels are raw"
     assert (learner.adam.theta.to_numpy()[: learner.layout.network_size] == network).all(), (
