@@ -53,7 +53,7 @@ def commit() -> str:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
-def learner(rt: fx.Runtime, name: str, budget: float, precision: str = "fp32") -> Learner:
+def learner(rt: fx.Runtime, name: str, budget: float, precision: str) -> Learner:
     """The learner of a configuration, its replay filled."""
     hidden, batch, capacity = CONFIGURATIONS[name]
     settings = subjects.config(**{

@@ -20,7 +20,7 @@ import foxhunt_rt as fx
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configurations", default="A")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
+    parser.add_argument("--precision", default=fx.dqn.Config().network.precision, choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--budget", type=float, default=0.0)
     args = parser.parse_args()
     rt = fx.Runtime()
