@@ -48,9 +48,7 @@ FX_DEVICE float sign_of(int k) {
     return ((uint32_t)k * 2654435761u) >> 31 ? 1.0f : -1.0f;
 }
 
-FX_DEVICE bool above(float sigma, float bound) {
-    return fx::finite(sigma) && sigma > bound;
-}
+FX_DEVICE bool above(float sigma, float bound) { return fx::finite(sigma) && sigma > bound; }
 
 }  // namespace
 
@@ -114,7 +112,8 @@ FX_KERNEL_ANYBLOCK(spectral_project) {
     const int block = (int)blockIdx.x - m.weight_block;
     const float *s = a.s + m.v_at;
     const float sigma = length(s, m.Np);
-    if (block == 0 && finite(sigma) && sigma > 0.0f) FX_FOR(i, m.Np) a.v[m.v_at + i] = s[i] / sigma;
+    if (block == 0 && finite(sigma) && sigma > 0.0f)
+        FX_FOR(i, m.Np) a.v[m.v_at + i] = s[i] / sigma;
     if (!above(sigma, a.sigma_max)) return;
     const lanes scale = splat(a.sigma_max / sigma);
     const int64_t begin = (int64_t)block * a.per_block, left = (int64_t)m.Kp * m.Np - begin;
