@@ -67,12 +67,15 @@ def choose(
             if not gemm.planning and gemm.table.get(gemm.machine, key) is None:
                 gemm.table.put(gemm.machine, key, Choice(LIBRARY, {}, None, "operands in bf16"))
         return products
-    forward_by, backward_by = [], []
+    forward_by: list[bool] = []
+    backward_by: list[bool] = []
     for i, layer in enumerate(layers):
         ahead, back = _keys(layer, batch, precision, i == 0)
         flops = 2 * batch * layer.weight.size
-        forward_by.append(gemm.choose(ahead, *_forward_times(rt, products, layer, batch, i == 0), flops) == LIBRARY)
-        backward_by.append(gemm.choose(back, *_backward_times(rt, products, layer, batch, i == 0), flops) == LIBRARY)
+        for by, key, times in ((forward_by, ahead, _forward_times), (backward_by, back, _backward_times)):
+            # small layers are not measured: a start without it, and no workspace that a memory plan could not foresee
+            by.append(not gemm.small(key, flops)
+                      and gemm.choose(key, *times(rt, products, layer, batch, i == 0), flops) == LIBRARY)  # fmt: skip
     rounded = gemm.missing == "hostsim" and precision != "fp32"
     return NetworkProducts(precision, tuple(forward_by), tuple(backward_by), rounded, gemm)
 

@@ -20,9 +20,13 @@ from foxhunt_rt.graph.child import Use
 from foxhunt_rt.kernels import abi
 
 _CANDIDATES = 8
-_MARGIN = 0.98  # of the time of the one before: a hair's breadth is noise, and the choice should not follow it
+_MARGIN = 0.95  # of the time of the one before: a hair's breadth is noise, and the choice should not follow it
+_TURNS = (
+    2  # each candidate is timed so often, in turn, and the least counts: what else runs on the device falls on both
+)
 _PER_BLOCK = 4096
-_LARGE = 50_000_000  # floating-point operations from which the library mostly won on an H200
+_SMALL = "small"
+LARGE = 50_000_000  # floating-point operations from which the library mostly won on an H200
 
 
 class ProductError(FoxhuntError):
@@ -203,13 +207,23 @@ class Products:
                 self.table.put(self.machine, key, Choice(OWN, {}, None, self.missing))
             return OWN
         if self.planning:
-            return LIBRARY if flops >= _LARGE else OWN
+            return LIBRARY if flops >= LARGE else OWN
         known = self.table.get(self.machine, key)
         if known is None:
-            times = {OWN: own(), LIBRARY: library()}
+            turns = [(own(), library()) for _ in range(_TURNS)]
+            times = dict(zip((OWN, LIBRARY), map(min, zip(*turns, strict=True)), strict=True))
             known = Choice(LIBRARY if times[LIBRARY] < _MARGIN * times[OWN] else OWN, times)
             self.table.put(self.machine, key, known)
         return known.use
+
+    def small(self, key: str, flops: int) -> bool:
+        """Whether a piece of work is too small for a call of the library to pay: then ``"own"`` is noted for it, unmeasured."""
+        if not self.has_library or self.planning or flops >= LARGE or self.table.pinned:
+            return False
+        known = self.table.get(self.machine, key)
+        if known is None or known.why != _SMALL:
+            self.table.put(self.machine, key, Choice(OWN, {}, None, _SMALL))
+        return True
 
     # Child.gemm
 

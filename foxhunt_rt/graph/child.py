@@ -20,6 +20,7 @@ from foxhunt_rt.driver import (
     LifetimeError,
     Stream,
     capture,
+    captures,
     copy_device,
     memset,
     memset_pattern,
@@ -273,6 +274,8 @@ class Child:
     def gemm(self, a: Buffer, b: Buffer, out: Buffer, **options: Any) -> None:
         """Records out = epilogue(a · b), row-major, by cuBLASLt or by the package's kernels, whichever was measured faster.
 
+        In a capture: refused. Synchronizes: no, but on a GPU the first time of a shape, which is measured. Allocates: no, likewise.
+
         Parameters
         ----------
         a, b, out : Buffer
@@ -290,6 +293,7 @@ class Child:
             raise FoxhuntError(
                 f"child {self.name}: nobody records products: call foxhunt_rt.gemm.attach(runtime) before making the plan"
             )
+        captures.refuse(f"child {self.name}: choosing a product, which may have to be measured,")
         self.products.record(self, a, b, out, **options)
 
     @property
