@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec, LifetimeError, captures
@@ -173,25 +173,23 @@ class StepGraph:
             Another library's stream (``__cuda_stream__``, a PyTorch stream, a handle): the step follows what is queued there, and
             what is queued there afterwards follows the step. The host waits for neither.
         """
-        started = time.perf_counter_ns()
+        started = perf_counter_ns()
         wanted = self.steps_per_launch if steps is None else steps
-        if stream is None and wanted == self._ready:  # the usual launch
-            self._replay()
-        else:
+        context = self._context
+        if stream is not None or wanted != self._ready:
             self._launch_otherwise(wanted, stream)
-        self.launch_ns = time.perf_counter_ns() - started
+        elif context.usable and not self._movable and context.is_current:
+            self.executable.launch(self._stream)  # the usual launch
+        else:
+            self._replay()
+        self.launch_ns = perf_counter_ns() - started
 
     def _replay(self) -> None:
         """One cuGraphLaunch, with the runtime's context current in it; what was current before is so afterwards."""
-        context = self._context
-        if not context.usable:
-            context.check_usable()
+        self._context.check_usable()
         for allocation in self._movable:
             allocation.check_in_place()
-        if context.is_current:
-            self.executable.launch(self._stream)
-            return
-        with context.current():
+        with self._context.current():
             self.executable.launch(self._stream)
 
     def _launch_otherwise(self, wanted: int, stream: object | None) -> None:
