@@ -274,7 +274,8 @@ class Child:
     def gemm(self, a: Buffer, b: Buffer, out: Buffer, **options: Any) -> None:
         """Records out = epilogue(a · b), row-major, by cuBLASLt or by the package's kernels, whichever was measured faster.
 
-        In a capture: refused. Synchronizes: no, but on a GPU the first time of a shape, which is measured. Allocates: no, likewise.
+        In a capture: refused. Synchronizes: no, but on a GPU the first time of a shape, which it measures. Allocates: no,
+        likewise.
 
         Parameters
         ----------

@@ -8,6 +8,7 @@ docs/quirks.md holds the answers of the drivers that were asked so far, and says
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import json
 import math
@@ -420,6 +421,7 @@ def _in_a_fork(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(TIME_LIMIT_S)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            faulthandler.disable()  # it may write to a copy of the standard error that somebody made before
             os.write(results.fileno(), json.dumps(ask()).encode())
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

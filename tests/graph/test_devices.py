@@ -5,8 +5,12 @@ On a GPU machine these tests want two devices; hostsim stands for two.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +19,8 @@ import pytest
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.driver import (
-    ContextDead,
     Device,
     DeviceNotFound,
-    DriverError,
     Graph,
     OtherRuntime,
     call,
@@ -29,6 +31,7 @@ from foxhunt_rt.driver import (
 from foxhunt_rt.graph import Flag, Runtime
 
 N = 300
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -193,19 +196,37 @@ def test_two_learners_in_two_threads_learn_what_each_learns_alone(two: tuple[Run
     assert together == alone
 
 
+OTHERS_MEMORY = """
+import numpy as np
+import pytest
+from foxhunt_rt.driver import ContextDead, DriverError
+from foxhunt_rt.graph import Runtime
+
+first, second = Runtime(0), Runtime(1)
+x, y = (rt.zeros(300, np.float32, name) for rt, name in ((first, "x"), (second, "y")))
+y.ptr = x.ptr
+
+def launch(rt, buffer):
+    rt.ungraphed("user").launch("add_scalar", (3,), (128,), dict(x=buffer, value=1.0, n=300))
+    rt.synchronize()
+
+with pytest.raises(DriverError, match="on device 1: the argument at offset 0 points to x on device 0"):
+    launch(second, y)
+with pytest.raises(ContextDead):
+    second.synchronize()
+launch(first, x)
+assert x.to_numpy()[0] == 1, "the other device's context lives"
+"""
+
+
 @pytest.mark.hostsim
-def test_memory_of_another_device_is_an_illegal_address(two: tuple[Runtime, Runtime]) -> None:
-    """Past our checks, by a raw pointer: what a GPU without peer access does, and hostsim says whose memory it was."""
-    first, second = two
-    x = first.zeros(N, np.float32, "x")
-    y = second.zeros(N, np.float32, "y")
-    y.ptr = x.ptr
-    with pytest.raises(DriverError, match="on device 1: the argument at offset 0 points to x on device 0"):
-        launch_one(second, y)
-    with pytest.raises(ContextDead):
-        second.synchronize()
-    launch_one(first, x)
-    assert x.to_numpy()[0] == 1, "the other device's context lives"
+def test_memory_of_another_device_is_an_illegal_address() -> None:
+    """Past our checks, by a raw pointer: what a GPU without peer access does, and hostsim says whose memory it was. In a
+    process of its own: a device whose context died takes no other runtime."""
+    environment = {**os.environ, "FOXHUNT_DRIVER": "hostsim", "FOXHUNT_HOSTSIM": "devices=2"}
+    done = subprocess.run([sys.executable, "-c", OTHERS_MEMORY], env=environment, cwd=ROOT, text=True, capture_output=True,
+                          timeout=100, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_closing_one_leaves_the_other(two: tuple[Runtime, Runtime]) -> None:

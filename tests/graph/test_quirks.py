@@ -44,6 +44,8 @@ def test_the_driver_answers_as_documented(driver, monkeypatch):
     assert quirks.text(found).count("\n") == len(quirks.QUIRKS)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")  # JAX, where another test of this process has imported it
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12
 def test_a_question_that_ends_its_process_is_an_answer(monkeypatch):
     monkeypatch.setattr(quirks, "TIME_LIMIT_S", 1)
     import os
