@@ -70,6 +70,13 @@ class World:
     def __init__(self, rt: Runtime, folder: Path) -> None:
         self.rt, self.folder = rt, folder
 
+    def ready(self) -> World:
+        """Itself, with all that is made once made: a call that is looked at makes nothing of it on the way, whichever is first."""
+        for name, part in vars(type(self)).items():
+            if isinstance(part, cached_property):
+                getattr(self, name)
+        return self
+
     @cached_property
     def x(self) -> DeviceBuffer:
         return self.rt.zeros(N, np.float32, "x")

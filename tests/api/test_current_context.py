@@ -23,7 +23,7 @@ AS_TOLD = {"driver.call", "Context.call"}
 def world(tmp_path_factory: pytest.TempPathFactory, driver: str) -> Iterator[World]:
     before = list(images._added), list(kernels.abi._added)
     with Runtime() as rt:
-        yield World(rt, tmp_path_factory.mktemp("contexts"))
+        yield World(rt, tmp_path_factory.mktemp("contexts")).ready()
     images._added[:], kernels.abi._added[:] = before
     kernels.abi.default.cache_clear()
 
