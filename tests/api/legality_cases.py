@@ -71,7 +71,7 @@ class World:
         self.rt, self.folder = rt, folder
 
     def ready(self) -> World:
-        """Itself, with all that is made once made: a call that is looked at makes nothing of it on the way, whichever is first."""
+        """Itself, with all that is made once made: no call that is looked at makes it on the way, whichever is first."""
         for name, part in vars(type(self)).items():
             if isinstance(part, cached_property):
                 getattr(self, name)
