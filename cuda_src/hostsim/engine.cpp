@@ -138,9 +138,9 @@ __attribute__((noinline)) void take_blocks(Engine &e, bool owner, unsigned helpe
             if (!helpers || i == n) continue;
             uint64_t spent = now_ns() - start, left = spent / i * (n - i);
             if (kAlwaysShare || (spent > 2000 && left > (pool.sleepers.load() ? 25000u : 5000u))) {
-                pool.chunk = kAlwaysShare
-                                 ? 1
-                                 : std::max<uint64_t>(1, std::min<uint64_t>(4000 * i / spent, (n - i) / (4 * (helpers + 1))));
+                pool.chunk = kAlwaysShare ? 1
+                                          : std::max<uint64_t>(
+                                                1, std::min<uint64_t>(4000 * i / spent, (n - i) / (4 * (helpers + 1))));
                 pool.next.store(i);
                 pool.open.store(true);
                 pool.signal.fetch_add(1);

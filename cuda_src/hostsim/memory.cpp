@@ -83,7 +83,8 @@ void fill_poison(void *p, size_t size) {
 
 CUresult allocate(size_t size, MemoryKind kind, unsigned flags, Context *context, void **out) {
     if (!size || !out) return CUDA_ERROR_INVALID_VALUE;
-    if (kind == MemoryKind::device && size > device_bytes_total() - used[context->device]) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (kind == MemoryKind::device && size > device_bytes_total() - used[context->device])
+        return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation a;
     a.size = size;
     a.kind = kind;

@@ -108,8 +108,8 @@ FX_CONTROL int fxHostsimConfigure(const char *key, long long value) {
 // The value of an option that fxHostsimConfigure sets; -1 for an unknown key.
 FX_CONTROL long long fxHostsimOption(const char *key) {
     const std::pair<const char *, long long> values[] = {
-        {"deferred", options.deferred}, {"depth", options.depth},     {"seed", (long long)options.seed},
-        {"redzones", options.redzones}, {"poison", options.poison},   {"workers", options.workers},
+        {"deferred", options.deferred}, {"depth", options.depth},   {"seed", (long long)options.seed},
+        {"redzones", options.redzones}, {"poison", options.poison}, {"workers", options.workers},
         {"overlap", options.overlap},   {"audit", options.audit},
     };
     for (auto [name, value] : values)

@@ -5,16 +5,16 @@
 namespace hostsim {
 
 struct Options {
-    bool deferred = false;  // queued work runs as late as allowed
-    long long depth = 2;    // so many later launches force an earlier one
-    uint64_t seed = 0;      // order of blocks, threads and independent graph nodes; 0: natural
-    bool redzones = false;  // guard pages, patterns, quarantine
-    bool poison = false;    // fresh device memory holds signalling NaNs
-    long long workers = 0;  // threads that run blocks, the caller among them; 0: one a core, 16 at most
-    long long overlap = 0;  // every order of graph nodes without an edge between them gives the same; 2: only report
-    bool audit = false;     // breaches of the isolation rule are reported
-    long long devices = 1;  // devices that there are, 16 at most; each has memory of its own that no other may touch
-    long long version = 0;  // CUDA version to pass for, such as 12000: later entry points are missing; 0: the newest
+    bool deferred = false;     // queued work runs as late as allowed
+    long long depth = 2;       // so many later launches force an earlier one
+    uint64_t seed = 0;         // order of blocks, threads and independent graph nodes; 0: natural
+    bool redzones = false;     // guard pages, patterns, quarantine
+    bool poison = false;       // fresh device memory holds signalling NaNs
+    long long workers = 0;     // threads that run blocks, the caller among them; 0: one a core, 16 at most
+    long long overlap = 0;     // every order of graph nodes without an edge between them gives the same; 2: only report
+    bool audit = false;        // breaches of the isolation rule are reported
+    long long devices = 1;     // devices that there are, 16 at most; each has memory of its own that no other may touch
+    long long version = 0;     // CUDA version to pass for, such as 12000: later entry points are missing; 0: the newest
     bool conditionals = true;  // false: conditional nodes are refused, though their entry points are there
 };
 extern Options options;

@@ -198,11 +198,16 @@ FX_API cuGetErrorString(CUresult code, const char **out) {
 // CUDA version that brought an entry point, for those younger than the oldest driver that `version` can stand for.
 static int introduced(const char *symbol) {
     static const std::unordered_map<std::string, int> young = {
-        {"cuGraphAddNode", 12020},          {"cuGraphExecNodeSetParams", 12020},
-        {"cuFuncGetName", 12030},           {"cuGraphConditionalHandleCreate", 12030},
-        {"cuStreamBeginCaptureToGraph", 12030}, {"cuFuncGetParamInfo", 12040},
-        {"cuFuncIsLoaded", 12040},          {"cuFuncLoad", 12040},
-        {"cuModuleGetFunctionCount", 12040}, {"cuStreamGetDevice", 12080},
+        {"cuGraphAddNode", 12020},
+        {"cuGraphExecNodeSetParams", 12020},
+        {"cuFuncGetName", 12030},
+        {"cuGraphConditionalHandleCreate", 12030},
+        {"cuStreamBeginCaptureToGraph", 12030},
+        {"cuFuncGetParamInfo", 12040},
+        {"cuFuncIsLoaded", 12040},
+        {"cuFuncLoad", 12040},
+        {"cuModuleGetFunctionCount", 12040},
+        {"cuStreamGetDevice", 12080},
     };
     auto it = young.find(symbol);
     return it == young.end() ? 0 : it->second;

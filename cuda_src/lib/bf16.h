@@ -26,8 +26,8 @@ FX_DEVICE lanes load_lanes(const uint16_t *p) {
                         __uint_as_float(q.y & 0xffff0000u))};
 }
 FX_DEVICE void store_lanes(uint16_t *p, lanes a) {
-    *reinterpret_cast<uint2 *>(p) = make_uint2(bf16_bits(a.v.x) | bf16_bits(a.v.y) << 16,
-                                               bf16_bits(a.v.z) | bf16_bits(a.v.w) << 16);
+    *reinterpret_cast<uint2 *>(p) =
+        make_uint2(bf16_bits(a.v.x) | bf16_bits(a.v.y) << 16, bf16_bits(a.v.z) | bf16_bits(a.v.w) << 16);
 }
 #else
 typedef uint32_t word_lanes __attribute__((vector_size(32)));

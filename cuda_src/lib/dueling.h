@@ -14,7 +14,7 @@ constexpr int MAX_ATOMS = 256, MAX_ACTIONS = MAX_BRANCHES * 255;
 // Called by every thread of a block, for FX_KERNEL_ANYBLOCK kernels. `row`: N value atoms, then S * N advantage atoms. `base`:
 // shared, (K, N) floats of workspace. `q`: shared, (S,) floats, complete for all threads on return.
 FX_DEVICE void expected_returns(const float *row, uint64_t sizes, int K, int S, int N, float v_min, float delta_z,
-                                float *base, float *q) {
+                             float *base, float *q) {
     FX_ROWS(b, K) {
         const int n = branch_size(sizes, b);
         const float *advantage = row + (1 + branch_first(sizes, b)) * N;

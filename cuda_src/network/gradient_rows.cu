@@ -19,11 +19,12 @@ constexpr int BATCH = 4;  // rows a thread has in flight: y may be x, so the com
 
 template <class T, class U>
 FX_DEVICE void rows_of(const T *x, const T *h, const float *more, int heads, U *y, float *part, int rows, int columns,
-                       int splits) {
+                    int splits) {
     using namespace fx;
     __shared__ float sums[GROUPS * GRADIENT_COLS];
     const int c = (int)blockIdx.x * GRADIENT_COLS, vectors = min(GRADIENT_COLS, columns - c) / LANES;
-    const int chunk = ceil_div(rows, splits), begin = min((int)blockIdx.y * chunk, rows), end = min(begin + chunk, rows);
+    const int chunk = ceil_div(rows, splits), begin = min((int)blockIdx.y * chunk, rows),
+              end = min(begin + chunk, rows);
     FX_FOR(i, GROUPS * vectors) {
         const int group = i / vectors, column = i % vectors * LANES;
         lanes s = splat(0.0f);

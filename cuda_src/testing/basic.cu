@@ -16,7 +16,7 @@ FX_KERNEL(add_scalar) {
 FX_KERNEL(delay) {
     uint32_t k = a.count[0];
     a.count[0] = k + 1;
-    uint32_t h = (k ^ a.seed) * 0x9e3779b9u; // the finalizer of MurmurHash3: neighbours in k are far apart in h
+    uint32_t h = (k ^ a.seed) * 0x9e3779b9u;  // the finalizer of MurmurHash3: neighbours in k are far apart in h
     h = (h ^ (h >> 16)) * 0x85ebca6bu;
     h = (h ^ (h >> 13)) * 0xc2b2ae35u;
     unsigned long long ns = (h ^ (h >> 16)) % (a.most_ns + 1u), start = fx::globaltimer();

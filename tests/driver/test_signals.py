@@ -125,6 +125,7 @@ is_whole()
     assert (ended.status, ended.output, ended.errors) == (0, "True\n", ""), ended
 
 
+@pytest.mark.slow  # by chance it strikes inside a destructor, or a call of the bindings, whose error Python or they lose
 def test_ctrl_c_at_any_moment_of_building_and_launching(program: Program) -> None:
     """By a timer, wherever it strikes."""
     ended = program(
