@@ -15,16 +15,13 @@ Names follow the papers: a share or a coefficient carries what it belongs to (`r
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import functools
-import math
-import operator
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt._optional import require
+from foxhunt_rt._options import ConfigError, Section, hints, kind_of, listed, merged, option, parse, unknown
 
 if TYPE_CHECKING:
     from foxhunt_rt.graph.updates import Slot
@@ -36,6 +33,7 @@ __all__ = [
     "CqlConfig",
     "FeatureConfig",
     "GuardConfig",
+    "HeadConfig",
     "IqlConfig",
     "IqnConfig",
     "LossConfig",
@@ -54,99 +52,8 @@ __all__ = [
 ]
 
 
-class ConfigError(ValueError):
-    """A configuration value or key that cannot be used; the message is one line and says what to write instead."""
-
-
-def option(
-    default: Any,
-    doc: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] | None = None,
-) -> Any:
-    """A field with its description and range: `low <= x <= high`, `above < x < below`; of tuples, every element."""
-    metadata = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
-    if dataclasses.is_dataclass(default):
-        return dataclasses.field(default_factory=type(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-@functools.cache
-def _cached_hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _hints(cls: Any) -> dict[str, Any]:
-    return _cached_hints(cls)
-
-
-def _type_name(kind: Any) -> str:
-    if typing.get_origin(kind) is tuple:
-        return f"list of {_type_name(typing.get_args(kind)[0])}"
-    return {int: "integer", float: "number", bool: "true or false", str: "text"}.get(kind, str(kind))
-
-
-def _typed(key: str, kind: Any, value: Any) -> Any:
-    """`value` as the declared type; only conversions that lose nothing (integer to number, list to tuple)."""
-    if typing.get_origin(kind) is tuple:
-        if isinstance(value, (list, tuple)):
-            return tuple(_typed(key, typing.get_args(kind)[0], item) for item in value)
-    elif kind is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if not math.isfinite(value):
-                raise ConfigError(f"{key} = {value} is not finite; give a number")
-            return float(value)
-    elif kind is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif isinstance(value, kind):
-        return value
-    raise ConfigError(f"{key} = {value!r} has the wrong type; give a value of type {_type_name(kind)}")
-
-
-def _in_range(key: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    for item in value if isinstance(value, tuple) else (value,):
-        if metadata["choices"] is not None and item not in metadata["choices"]:
-            raise ConfigError(f"{key} = {item!r} is unknown; choose one of {', '.join(metadata['choices'])}")
-        for bound, refuse, text in (
-            (metadata["low"], operator.lt, "at least"),
-            (metadata["high"], operator.gt, "at most"),
-            (metadata["above"], operator.le, "above"),
-            (metadata["below"], operator.ge, "below"),
-        ):
-            if bound is not None and refuse(item, bound):
-                raise ConfigError(f"{key} = {item} is out of range; give a value {text} {bound:g}")
-
-
-class _Section:
-    """Checks the types and ranges of every field when an instance is made."""
-
-    section = ""
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            key = f"{self.section}.{field.name}"
-            value = getattr(self, field.name)
-            kind = _hints(type(self))[field.name]
-            if dataclasses.is_dataclass(kind):
-                if not isinstance(value, kind):  # type: ignore[arg-type]
-                    raise ConfigError(f"{key} must be a table of options")
-                continue
-            value = _typed(key, kind, value)
-            _in_range(key, value, field.metadata)
-            object.__setattr__(self, field.name, value)
-        self.check()
-
-    def check(self) -> None:
-        """Rules over several fields of the section."""
-
-
 @dataclasses.dataclass(frozen=True)
-class NetworkConfig(_Section):
+class NetworkConfig(Section):
     """Trunk and heads; the number of branches and their sizes come from the environment."""
 
     section = "network"
@@ -163,7 +70,7 @@ class NetworkConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplayConfig(_Section):
+class ReplayConfig(Section):
     """Prioritized replay on the device (Schaul 2016)."""
 
     section = "replay"
@@ -183,7 +90,7 @@ class ReplayConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class LossConfig(_Section):
+class LossConfig(Section):
     """C51 cross-entropy and expected-value error, blended; support in units of normalized reward."""
 
     section = "loss"
@@ -208,7 +115,7 @@ class LossConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class PopArtConfig(_Section):
+class PopArtConfig(Section):
     """Returns in units of their running deviation (after van Hasselt 2016): docs/step/popart.md."""
 
     section = "popart"
@@ -220,7 +127,7 @@ class PopArtConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class SpectralConfig(_Section):
+class SpectralConfig(Section):
     """Bound on the largest singular value of the trunk's weight matrices (after Miyato 2018)."""
 
     section = "spectral"
@@ -229,7 +136,7 @@ class SpectralConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class VaccineConfig(_Section):
+class VaccineConfig(Section):
     """Gradient vaccine (Wang 2021): docs/step/vaccine.md."""
 
     section = "vaccine"
@@ -240,7 +147,7 @@ class VaccineConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class CausalConfig(_Section):
+class CausalConfig(Section):
     """Causal intervention: docs/step/causal.md."""
 
     section = "causal"
@@ -259,7 +166,7 @@ class CausalConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class PruneConfig(_Section):
+class PruneConfig(Section):
     """Magnitude pruning of the trunk's weights, by the schedule of Zhu & Gupta 2017: docs/step/prune.md."""
 
     section = "prune"
@@ -276,7 +183,7 @@ class PruneConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class PerturbConfig(_Section):
+class PerturbConfig(Section):
     """Shrink-and-perturb (Ash & Adams 2020): docs/step/prune.md."""
 
     section = "perturb"
@@ -287,7 +194,7 @@ class PerturbConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class CqlConfig(_Section):
+class CqlConfig(Section):
     """Conservative Q-learning (Kumar 2020): docs/step/aux.md."""
 
     section = "cql"
@@ -297,58 +204,56 @@ class CqlConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class IqlConfig(_Section):
+class HeadConfig(Section):
+    """What every head with an optimizer of its own has."""
+
+    enabled: bool = option(False, "add the head to the step")
+    lr_factor: float = option(1.0, "learning rate of the head's own optimizer, as a factor on the step's", above=0.0)
+    max_grad_norm: float = option(1.0, "clip of the norm of the head's own gradient", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class IqlConfig(HeadConfig):
     """A state value by expectile regression, whose advantage modulates the priorities (Kostrikov 2022): docs/step/aux.md."""
 
     section = "iql"
-    enabled: bool = option(False, "add the value head, and iql_modulate, to the step")
     tau: float = option(0.7, "tau_iql: expectile of the state value", above=0.0, below=1.0)
     beta: float = option(1.0, "beta_iql: priority factor exp(beta * advantage)", low=0.0)
     modulation_low: float = option(0.5, "the factor is at least", above=0.0, high=1.0)
     modulation_high: float = option(2.0, "the factor is at most", low=1.0)
-    lr_factor: float = option(1.0, "learning rate of the value head, as a factor on the step's", above=0.0)
-    max_grad_norm: float = option(1.0, "clip of the value head's own gradient norm", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class IqnConfig(_Section):
+class IqnConfig(HeadConfig):
     """Quantiles of the return by implicit quantile networks, whose loss shapes the trunk (Dabney 2018): docs/step/iqn.md."""
 
     section = "iqn"
-    enabled: bool = option(False, "add the quantile head to the step")
     quantiles: int = option(32, "N = N': levels tau, and as many tau', drawn a row", low=1, high=256)
     cosines: int = option(64, "cosine features of a level that its embedding takes", low=1, high=1024)
     kappa: float = option(1.0, "threshold of the Huber loss, in units of normalized reward", above=0.0)
     budget_share: float = option(
         0.3, "bound on its part of the trunk's gradient, as a share of loss.grad_budget", above=0.0
     )
-    lr_factor: float = option(1.0, "learning rate of embedding and head, as a factor on the step's", above=0.0)
-    max_grad_norm: float = option(10.0, "clip of the norm of embedding's and head's own gradient", above=0.0)
+    max_grad_norm: float = option(10.0, "clip of the norm of the head's own gradient, embedding included", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectivityConfig(_Section):
+class SelectivityConfig(HeadConfig):
     """A head that says whether the return will be positive: docs/step/post_aux.md."""
 
     section = "selectivity"
-    enabled: bool = option(False, "add the head to the step")
-    lr_factor: float = option(1.0, "its learning rate, as a factor on the step's", above=0.0)
-    max_grad_norm: float = option(1.0, "clip of its own gradient norm", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class RiskConfig(_Section):
+class RiskConfig(HeadConfig):
     """A head for a low quantile of the return and the expected shortfall below it: docs/step/post_aux.md."""
 
     section = "risk"
-    enabled: bool = option(False, "add the head to the step")
     level: float = option(0.05, "of the quantile", above=0.0, below=1.0)
-    lr_factor: float = option(1.0, "its learning rate, as a factor on the step's", above=0.0)
-    max_grad_norm: float = option(1.0, "clip of its own gradient norm", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimConfig(_Section):
+class OptimConfig(Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
     section = "optim"
@@ -375,7 +280,7 @@ class OptimConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class GuardConfig(_Section):
+class GuardConfig(Section):
     """Alarms are counted and reported; faults (non-finite values, lost mass, impossible Q) have no settings."""
 
     section = "guard"
@@ -390,7 +295,7 @@ class GuardConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureConfig(_Section):
+class FeatureConfig(Section):
     """Columns of the feature table; every window looks back only. Windows are in bars."""
 
     section = "market.features"
@@ -412,7 +317,7 @@ class FeatureConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class MarketConfig(_Section):
+class MarketConfig(Section):
     """Bars, environment and costs."""
 
     section = "market"
@@ -460,7 +365,7 @@ class MarketConfig(_Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig(_Section):
+class TrainConfig(Section):
     """Walk-forward training."""
 
     section = "train"
@@ -551,12 +456,12 @@ class Config:
         """A named starting point: `default`, `smoke` (seconds on a CPU), `full` (smoke with every feature of the step) or
         `production` (a large GPU)."""
         if name not in _PROFILES:
-            raise ConfigError(_unknown(f"profile {name!r}", name, _PROFILES))
+            raise ConfigError(unknown(f"profile {name!r}", name, _PROFILES))
         return Config().merged(_PROFILES[name])
 
     def merged(self, values: Mapping[str, Any]) -> Config:
         """A copy with the nested mapping `values` laid over it; unknown keys are refused, the near one suggested."""
-        return typing.cast(Config, _merged(self, values, ""))
+        return typing.cast(Config, merged(self, values, ""))
 
     def with_set(self, assignments: Iterable[str]) -> Config:
         """A copy with `section.key=value` assignments applied in order; lists are written `64,64`."""
@@ -566,8 +471,8 @@ class Config:
             if not equals or "." not in key:
                 raise ConfigError(f"cannot read {assignment!r}; write section.key=value, for example optim.lr=3e-4")
             path = [part.strip() for part in key.split(".")]
-            kind = _kind(result, path)
-            value: Any = _parse(".".join(path), kind, text.strip())
+            kind = kind_of(result, path)
+            value: Any = parse(".".join(path), kind, text.strip())
             for part in reversed(path):
                 value = {part: value}
             result = result.merged(value)
@@ -604,12 +509,12 @@ class Config:
 
     def options(self) -> Iterator[tuple[str, str, Any, str]]:
         """Every option as (key, type, value, description), in order; `docs/configuration.md` is this list."""
-        yield from _options(self, "")
+        yield from listed(self, "")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if not isinstance(getattr(self, field.name), _hints(Config)[field.name]):
-                raise ConfigError(f"{field.name} must be a {_hints(Config)[field.name].__name__}")
+            if not isinstance(getattr(self, field.name), hints(Config)[field.name]):
+                raise ConfigError(f"{field.name} must be a {hints(Config)[field.name].__name__}")
 
 
 _SMOKE: dict[str, Any] = {
@@ -622,96 +527,19 @@ _SMOKE: dict[str, Any] = {
     "optim": {"lr": 1e-3, "lr_min": 3e-4, "tau_start": 0.02, "tau_end": 0.02},
     "train": {"folds": 3, "epochs": 2, "steps_per_epoch": 468},
 }
-_FEATURES: dict[str, Any] = {
-    name: {"enabled": True}
-    for name in (
-        "popart",
-        "spectral",
-        "vaccine",
-        "causal",
-        "prune",
-        "perturb",
-        "cql",
-        "iql",
-        "iqn",
-        "selectivity",
-        "risk",
-    )
-}
+_FEATURES = [  # the sections that switch something on, which profile full does for all
+    field.name
+    for field in dataclasses.fields(Config)
+    if any(option.name == "enabled" for option in dataclasses.fields(hints(Config)[field.name]))
+]
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "smoke": _SMOKE,
     # smoke with every feature of the step on
-    "full": _SMOKE | _FEATURES,
+    "full": _SMOKE | {name: {"enabled": True} for name in _FEATURES},
     "production": {
         "network": {"hidden": (512, 512, 256), "precision": "tf32"},
         "replay": {"capacity": 1 << 22, "batch": 4096},
         "train": {"folds": 3, "epochs": 20, "steps_per_epoch": 5000},
     },
 }
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"unknown {what}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
-
-
-def _merged(node: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    names = [field.name for field in dataclasses.fields(node)]
-    changes: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if name not in names:
-            raise ConfigError(_unknown(f"key {key}", name, names))
-        current = getattr(node, name)
-        if dataclasses.is_dataclass(current):
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{key} is a table; write its keys as {key}.key=value")
-            value = _merged(current, value, f"{key}.")
-        changes[name] = value
-    return dataclasses.replace(node, **changes)
-
-
-def _kind(node: Any, path: list[str]) -> Any:
-    """Declared type of the option at `path`."""
-    for depth, name in enumerate(path):
-        if not dataclasses.is_dataclass(node):
-            raise ConfigError(
-                f"{'.'.join(path)} goes below {'.'.join(path[:depth])}, which is a value; leave the rest out"
-            )
-        names = [field.name for field in dataclasses.fields(node)]
-        if name not in names:
-            raise ConfigError(_unknown(f"key {'.'.join(path[: depth + 1])}", name, names))
-        kind = _hints(type(node))[name]
-        node = getattr(node, name)
-    if dataclasses.is_dataclass(node):
-        raise ConfigError(f"{'.'.join(path)} is a table; write its keys as {'.'.join(path)}.key=value")
-    return kind
-
-
-def _parse(key: str, kind: Any, text: str) -> Any:
-    """The value that `text`, from the command line, stands for."""
-    if typing.get_origin(kind) is tuple:
-        inner = text.strip("[]() ")
-        return tuple(_parse(key, typing.get_args(kind)[0], part.strip()) for part in inner.split(",") if part.strip())
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        if kind is int:
-            return int(text.replace("_", ""), 0)
-        if kind is float:
-            return float(text)
-    except (KeyError, ValueError) as error:
-        raise ConfigError(f"{key} = {text!r} cannot be read; give a value of type {_type_name(kind)}") from error
-    return text.strip("\"'")
-
-
-def _options(node: Any, prefix: str) -> Iterator[tuple[str, str, Any, str]]:
-    for field in dataclasses.fields(node):
-        value = getattr(node, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _options(value, f"{prefix}{field.name}.")
-        else:
-            kind = _hints(type(node))[field.name]
-            yield f"{prefix}{field.name}", _type_name(kind), value, field.metadata["doc"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from foxhunt_rt.config import Config
+from foxhunt_rt.config import CqlConfig, IqlConfig
 from foxhunt_rt.dqn.children import iql_modulate
 from foxhunt_rt.dqn.children.forward import ONLINE, ForwardWorkspace, record_forward
-from foxhunt_rt.dqn.children.linear_head import record_head_gradient, scalar_head
+from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradient
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer
@@ -27,8 +27,8 @@ class Cql(Extension):
 
     Parameters
     ----------
-    config : Config
-        ``cql``: weight and share of the gradient budget.
+    config : CqlConfig
+        Weight and share of the gradient budget.
     """
 
     name = "cql"
@@ -37,8 +37,8 @@ class Cql(Extension):
     part: Buffer  # f32 (B, Np) the loss's gradient by the head's output, before the budget
     rows: Buffer  # f32 (B, 2) loss and squared norm of each row
 
-    def __init__(self, config: Config) -> None:
-        self.config = config.cql
+    def __init__(self, config: CqlConfig) -> None:
+        self.config = config
 
     def record(self, step: StepView) -> None:
         shape, rt = step.shape, step.runtime
@@ -65,8 +65,8 @@ class Iql(Extension):
 
     Parameters
     ----------
-    config : Config
-        ``iql``: expectile, temperature and bounds of the modulation, learning rate and clip of its own optimizer.
+    config : IqlConfig
+        Expectile, temperature and bounds of the modulation, learning rate and clip of its own optimizer.
 
     Attributes
     ----------
@@ -78,11 +78,11 @@ class Iql(Extension):
     metrics = ("iql_loss", "iql_value", "iql_advantage")
     rows: Buffer
 
-    def __init__(self, config: Config) -> None:
-        self.config = config.iql
+    def __init__(self, config: IqlConfig) -> None:
+        self.config = config
 
     def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
-        return [scalar_head("iql_v", layout, 1, self.config, normalized=True)]
+        return [linear_head("iql_v", layout, 1, self.config, normalized=True)]
 
     def record(self, step: StepView) -> None:
         rt, shape, group, batch = step.runtime, step.shape, step.group("iql_v"), step.shape.batch

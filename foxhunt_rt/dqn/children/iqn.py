@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from foxhunt_rt.config import Config, ConfigError
+from foxhunt_rt.config import ConfigError, IqnConfig
 from foxhunt_rt.dqn.children import adam_grad, forward
 from foxhunt_rt.dqn.children.products import LayerWeights
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
@@ -30,8 +30,8 @@ class Iqn(Extension):
 
     Parameters
     ----------
-    config : Config
-        ``iqn``: samples, features of the embedding, Huber threshold, share of the gradient budget, its own optimizer.
+    config : IqnConfig
+        Samples, features of the embedding, Huber threshold, share of the gradient budget, its own optimizer.
 
     Attributes
     ----------
@@ -54,8 +54,8 @@ class Iqn(Extension):
     rows: Buffer
     dx: Buffer
 
-    def __init__(self, config: Config) -> None:
-        self.config = config.iqn
+    def __init__(self, config: IqnConfig) -> None:
+        self.config = config
 
     def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
         options, width, actions = self.config, layout.hidden[-1], sum(layout.branches)

@@ -5,8 +5,7 @@ The head's own kernel leaves one row a batch row: first what is reported of it, 
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from foxhunt_rt.config import HeadConfig
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup, Tensor
@@ -15,16 +14,7 @@ from foxhunt_rt.graph import Child
 from foxhunt_rt.kernels import abi
 
 
-class HeadOptions(Protocol):
-    """Options of a head with an optimizer of its own."""
-
-    @property
-    def lr_factor(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-
-
-def scalar_head(name: str, layout: NetworkLayout, outputs: int, options: HeadOptions, *,
+def linear_head(name: str, layout: NetworkLayout, outputs: int, options: HeadConfig, *,
                 normalized: bool = False) -> ParameterGroup:  # fmt: skip
     """Weight (H, outputs) and bias of a linear head, with an optimizer of their own. ``normalized``: its outputs are returns
     in units of the support, which popart may change."""
@@ -52,4 +42,4 @@ def record_head_gradient(child: Child, step: StepView, extension: Extension, gro
     group.record_squares(child)
 
 
-__all__ = ["HeadOptions", "record_head_gradient", "scalar_head"]
+__all__ = ["linear_head", "record_head_gradient"]

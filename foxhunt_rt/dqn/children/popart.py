@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from foxhunt_rt.config import Config
+from foxhunt_rt.config import PopArtConfig
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.driver import Buffer, DeviceBuffer
 from foxhunt_rt.kernels import abi
@@ -30,8 +30,8 @@ class PopArt(Extension):
     metrics = ("popart_sigma", "popart_scale")
     state: DeviceBuffer
 
-    def __init__(self, config: Config) -> None:
-        self.config = config.popart
+    def __init__(self, config: PopArtConfig) -> None:
+        self.config = config
 
     def record(self, step: StepView) -> None:
         rt, batch, replay = step.runtime, step.batch, step.replay

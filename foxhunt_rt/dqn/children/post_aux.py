@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children.linear_head import record_head_gradient, scalar_head
+from foxhunt_rt.config import RiskConfig, SelectivityConfig
+from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradient
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer
@@ -28,11 +28,11 @@ class Selectivity(Extension):
     metrics = ("selectivity_loss", "selectivity_probability", "selectivity_rate")
     rows: Buffer
 
-    def __init__(self, config: Config) -> None:
-        self.config = config.selectivity
+    def __init__(self, config: SelectivityConfig) -> None:
+        self.config = config
 
     def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
-        return [scalar_head(self.name, layout, 1, self.config)]
+        return [linear_head(self.name, layout, 1, self.config)]
 
     def record(self, step: StepView) -> None:
         self.rows = _record(step, self, "selectivity", abi.constant("SELECTIVITY_COLUMNS"), 1)
@@ -51,11 +51,11 @@ class Risk(Extension):
     metrics = ("risk_pinball", "risk_shortfall_error", "risk_quantile", "risk_shortfall", "risk_below")
     rows: Buffer
 
-    def __init__(self, config: Config) -> None:
-        self.config = config.risk
+    def __init__(self, config: RiskConfig) -> None:
+        self.config = config
 
     def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
-        return [scalar_head(self.name, layout, 2, self.config)]
+        return [linear_head(self.name, layout, 2, self.config)]
 
     def record(self, step: StepView) -> None:
         self.rows = _record(step, self, "risk", abi.constant("RISK_COLUMNS"), 2, level=self.config.level)
