@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:  # not before pytest has imported the plugin
+    from foxhunt_rt.graph import StepGraph
 
 pytest_plugins = ["foxhunt_rt.testing.plugin"]
 
@@ -61,3 +65,12 @@ def no_redzones() -> Iterator[None]:
     yield
     if sim is not None:
         sim.fxHostsimConfigure(b"redzones", 1)
+
+
+@pytest.fixture
+def built() -> Iterator[list[StepGraph]]:
+    """Steps that a test puts here are closed after it."""
+    steps: list[StepGraph] = []
+    yield steps
+    for step in steps:
+        step.close()

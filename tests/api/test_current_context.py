@@ -9,23 +9,12 @@ from typing import Any
 
 import pytest
 
-from foxhunt_rt import kernels
 from foxhunt_rt.graph import Runtime
-from foxhunt_rt.kernels import images
 
 from .legality_cases import CASES, World
 
 #: Whose purpose is to do what it is told by the raw call that it is given.
 AS_TOLD = {"driver.call", "Context.call"}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, driver: str) -> Iterator[World]:
-    before = list(images._added), list(kernels.abi._added)
-    with Runtime() as rt:
-        yield World(rt, tmp_path_factory.mktemp("contexts")).ready()
-    images._added[:], kernels.abi._added[:] = before
-    kernels.abi.default.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,11 @@ Each case of legality_cases.py runs twice: traced, and inside a capture of the r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import legality
 import pytest
 
-from foxhunt_rt import driver, kernels
-from foxhunt_rt.graph import Runtime
-from foxhunt_rt.kernels import images
+from foxhunt_rt import driver
 
 from .legality_cases import CASES, World
 from .legality_harness import Trace, in_a_capture
@@ -24,15 +21,6 @@ SILENT = {"capture": "legal", "synchronizes": "no", "allocates": "no"}
 QUERIES = re.compile(r"Get|Is[A-Z]|Query|ElapsedTime|TotalMem")
 #: Do what their argument does.
 AS_TOLD = {"driver.call", "Context.call"}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, driver: str) -> Iterator[World]:
-    before = list(images._added), list(kernels.abi._added)
-    with Runtime() as rt:
-        yield World(rt, tmp_path_factory.mktemp("legality")).ready()
-    images._added[:], kernels.abi._added[:] = before
-    kernels.abi.default.cache_clear()
 
 
 def test_every_public_name_has_a_case() -> None:

@@ -7,6 +7,7 @@ apart (`check_greedy` with its margin; sampling in tests/replay).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import warnings
@@ -270,6 +271,16 @@ def adamw(theta: F64, gradient: F64, m: F64, v: F64, t: int, *, lr: float, beta1
 
 def _f64(tensors: Tensors) -> Tensors:
     return {name: np.asarray(value, np.float64) for name, value in tensors.items()}
+
+
+def check_gradient(name: str, found: npt.ArrayLike, reference: npt.ArrayLike, magnitude: npt.ArrayLike) -> str:
+    """`compare`, after making sure that it would notice a gradient that is missing."""
+    with contextlib.suppress(AssertionError):
+        compare(name, np.zeros_like(np.asarray(found)), reference, magnitude)
+        raise RuntimeError(
+            f"{name}: zeros would pass as its gradient: the bound is too loose, or there is nothing to test"
+        )
+    return compare(name, found, reference, magnitude)
 
 
 def compare(name: str, found: npt.ArrayLike, reference: npt.ArrayLike, magnitude: npt.ArrayLike, *,

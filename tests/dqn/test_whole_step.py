@@ -6,7 +6,7 @@ Tolerances: gradients |x - ref| <= 2e-5 sum|terms| + 1e-6 rms(tensor); Adam, Pol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from foxhunt_rt import Runtime
 from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.extension import Extension
 from foxhunt_rt.dqn.learner import Learner
 
 from . import oracle
@@ -117,9 +118,10 @@ def fill(learner: Learner, rows: oracle.Transitions) -> None:
                                     next_state=rows.next_state[part].astype(np.float32))  # fmt: skip
 
 
-def take_step(rt: Runtime, case: Case, prepare: Callable[[Learner], None] | None = None) -> Taken:
+def take_step(rt: Runtime, case: Case, prepare: Callable[[Learner], None] | None = None,
+              extensions: Sequence[Extension] = ()) -> Taken:  # fmt: skip
     """The step behind the warm-up; ``prepare`` is called just before it."""
-    learner = Learner(rt, case.config(), case.state_dim, case.branches, keep_target=True)
+    learner = Learner(rt, case.config(), case.state_dim, case.branches, keep_target=True, extensions=extensions)
     rows = chain(transitions(case))
     fill(learner, rows)
     learner.set(alpha_c51=case.alpha_c51)

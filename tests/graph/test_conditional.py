@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,6 @@ N = 100
 def add(child: Any, buffer: Any, value: float) -> None:
     n = buffer.shape[0]
     child.launch("add_scalar", ((n + 63) // 64,), (64,), dict(x=buffer, value=value, n=n))
-
-
-@pytest.fixture
-def built() -> Iterator[list[StepGraph]]:
-    steps: list[StepGraph] = []
-    yield steps
-    for step in steps:
-        step.close()
 
 
 def gated(runtime: Runtime, built: list[StepGraph], masks: tuple[int | None, ...], word: Any, **options: Any) -> Any:

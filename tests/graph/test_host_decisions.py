@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,6 @@ N = 100
 
 def add(child: Any, buffer: Any, value: Any) -> None:
     child.launch("add_scalar", (2,), (64,), dict(x=buffer, value=value, n=buffer.shape[0]))
-
-
-@pytest.fixture
-def built() -> Iterator[list[StepGraph]]:
-    steps: list[StepGraph] = []
-    yield steps
-    for step in steps:
-        step.close()
 
 
 def gated(runtime: Runtime, built: list[StepGraph], word: Any, masks: tuple[int, ...] = (1, 2), **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,6 @@ N = 100
 
 def add(child: Any, buffer: Any, value: Any, n: Any = N) -> None:
     child.launch("add_scalar", (2,), (64,), dict(x=buffer, value=value, n=n))
-
-
-@pytest.fixture
-def built() -> Iterator[list[StepGraph]]:
-    steps: list[StepGraph] = []
-    yield steps
-    for step in steps:
-        step.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,6 @@ from foxhunt_rt.graph import Flag, Runtime, StepGraph
 from foxhunt_rt.interop import ForeignGraphError, raw_graph, stream_handle
 
 N = 100
-
-
-@pytest.fixture
-def built() -> Iterator[list[StepGraph]]:
-    steps: list[StepGraph] = []
-    yield steps
-    for step in steps:
-        step.close()
 
 
 def foreign(runtime: Runtime, x: Any, value: float = 10.0) -> Graph:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,6 @@ from foxhunt_rt.graph import DeclarationError, Runtime, StepGraph
 from foxhunt_rt.interop import ForeignMemoryError, from_cuda_array_interface, from_dlpack, wrap
 
 N = 100
-
-
-@pytest.fixture
-def built() -> Iterator[list[StepGraph]]:
-    steps: list[StepGraph] = []
-    yield steps
-    for step in steps:
-        step.close()
 
 
 def adder(runtime: Runtime, built: list[StepGraph], x: Any, value: float = 1.0) -> StepGraph:

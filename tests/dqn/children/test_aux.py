@@ -17,7 +17,7 @@ from foxhunt_rt.dqn.children import aux
 from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.kernels import abi
 from tests.dqn import oracle
-from tests.dqn.oracle import compare
+from tests.dqn.oracle import check_gradient
 from tests.dqn.test_whole_step import CASES, Case, chain, fill, transitions
 
 SUPPORT = (-2.5, 4.0)
@@ -86,8 +86,7 @@ def test_cql_gradient_and_loss(runtime: Runtime, shape: LossShape) -> None:
     np.testing.assert_allclose(rows[:, 0], each, rtol=2e-5, atol=2e-6 * np.abs(z).max())
     # terms of an element: p (|z| + |Q|) times the two probabilities, over the branch's actions
     size = weight / shape.batch * 2.0 * np.abs(z).max() * 2.0 / np.sqrt(shape.atoms)
-    print(compare("cql", found, reference, np.full_like(reference, size)))
-    assert np.abs(reference).max() > 0 or shape.actions == len(shape.branches)
+    print(check_gradient("cql", found, reference, np.full_like(reference, size)))
 
 
 def test_cql_finite_differences(runtime: Runtime) -> None:

@@ -21,7 +21,7 @@ from foxhunt_rt.dqn.learner_state import read_state, write_state
 from foxhunt_rt.kernels import abi
 from tests.dqn import oracle
 from tests.dqn.test_extension import _of_network
-from tests.dqn.test_whole_step import CASES, Case, Taken, batch_of, chain, fill, reference, transitions
+from tests.dqn.test_whole_step import CASES, Case, Taken, batch_of, chain, fill, reference, take_step, transitions
 
 F64 = npt.NDArray[np.float64]
 
@@ -131,15 +131,8 @@ def iqn_reference(taken: Taken, theta: Any, target: Any) -> Reference:
     (CASES[3], ("iqn.quantiles=7", "iqn.kappa=0.5")), (CASES[4], ("iqn.quantiles=33", "iqn.cosines=20")),
 ], ids=lambda v: v.name if isinstance(v, Case) else "")  # fmt: skip
 def test_gradients_of_the_whole_step(runtime: Runtime, case: Case, settings: tuple[str, ...]) -> None:
-    learner = learner_of(runtime, case, "iqn.enabled=true", *settings)
-    for _ in range(3):
-        learner.step()
-    learner.drain()
-    before: dict[str, Any] = {name: getattr(learner.adam, name).to_numpy() for name in ("theta", "target")}
-    before["priority"] = learner.replay.priority.to_numpy()
-    learner.step()
-    record = learner.drain()[-1]
-    taken = Taken(case, learner, chain(transitions(case)), before, record)
+    taken = take_step(runtime, dataclasses.replace(case, settings=(*case.settings, "iqn.enabled=true", *settings)))
+    learner, before, record = taken.learner, taken.before, taken.record
     theta, target = (
         {k: v.astype(np.float64) for k, v in learner.layout.unpack(before[n]).items()} for n in ("theta", "target")
     )
