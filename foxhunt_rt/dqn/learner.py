@@ -169,9 +169,12 @@ class Learner:
             rows[extension.name] = mine = self.metrics[at : at + len(extension.metrics)]
             slots |= {name: mine[i : i + 1] for i, name in enumerate(extension.metrics)}
             at += len(extension.metrics)
-        return StepView(self.runtime, plan, self.config, self.layout, self.shape, self.batch, self.ret, self.replay,
-                        self.step_block, self.state, self.control.buffer, self.guard, self.forward, self.ddqn, self.adam,
-                        self.grad, self.groups, slots, rows, gradients)  # fmt: skip
+        return StepView(
+            runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
+            ret=self.ret, replay=self.replay, step=self.step_block, state=self.state, control=self.control.buffer,
+            guard=self.guard, forward=self.forward, ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups,
+            metrics=slots, metric_rows=rows, trunk_gradients=gradients,
+        )  # fmt: skip
 
     @property
     def choices(self) -> dict[str, Any]:

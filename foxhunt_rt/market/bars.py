@@ -110,10 +110,6 @@ class Bars:
         """The bars that `keep` (mask or indices) selects, copied."""
         return dataclasses.replace(self, **{name: getattr(self, name)[keep] for name in _COLUMNS})
 
-    def with_notes(self, *notes: str) -> Bars:
-        """The same bars with lines added to `notes`."""
-        return dataclasses.replace(self, notes=self.notes + notes)
-
     def describe(self) -> dict[str, Any]:
         """What the bars are, as plain values for JSON."""
         return {
