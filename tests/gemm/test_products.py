@@ -299,3 +299,40 @@ def test_an_algorithm_that_is_none_is_refused_before_it_runs(runtime: fx.Runtime
     a, b, out = (runtime.zeros((64, 64), np.float32, name) for name in "abc")
     with pytest.raises(FoxhuntError, match="does not run on"):
         library_product(runtime, products, spec, a, b, out)
+
+
+class Machine(Products):
+    """A GPU with the library, of which nothing is asked."""
+
+    def __init__(self, table: ChoiceTable) -> None:
+        self.table, self.has_library, self.planning, self.machine, self.missing = table, True, False, "a GPU", ""
+
+
+def test_candidates_are_timed_in_turn_and_the_library_must_win_clearly() -> None:
+    """The least of two turns: what else runs on the device in one of them decides nothing."""
+    for own, library, use in (([10.0, 10.0], [90.0, 9.0], "library"), ([10.0, 10.0], [9.6, 9.7], "own"),
+                              ([50.0, 8.0], [9.0, 9.0], "own")):  # fmt: skip
+        order: list[str] = []
+
+        def time(who: str, samples: list[float], order: list[str] = order) -> float:
+            order.append(who)
+            return samples[order.count(who) - 1]
+
+        products = Machine(ChoiceTable())
+        found = products.choose("work", lambda a=own: time("own", a), lambda b=library: time("library", b), 10**9)  # type: ignore[misc]
+        assert found == use and order == ["own", "library"] * 2
+        assert products.choose("work", pytest.fail, pytest.fail, 10**9) == use  # type: ignore[arg-type]
+
+
+def test_small_work_is_ours_and_is_not_measured() -> None:
+    products = Machine(ChoiceTable())
+    products.table.put("a GPU", "stale", module.Choice("library", {"own": 3.0, "library": 2.0}))
+    assert (
+        products.small("work", module.LARGE - 1)
+        and products.small("stale", 1)
+        and not products.small("large", module.LARGE)
+    )
+    rows = products.table.to_dict()["machines"]["a GPU"]
+    assert {key: (row["use"], row["why"], row["us"]) for key, row in rows.items()} == {
+        "work": ("own", "small", {}), "stale": ("own", "small", {})}  # fmt: skip
+    assert not Machine(ChoiceTable(pinned=True)).small("work", 1), "a run that is pinned keeps its choices"
