@@ -1,4 +1,4 @@
-"""The step graph of a configuration: children in order, their kernels and modules, nodes, edges, the longest chain.
+"""The step graph of a configuration: children in order with their parts, kernels and modules, nodes, edges, the longest chain.
 
 Builds what `train` would build, on the driver in use and on simulated bars, and runs nothing. The ledger says which
 function of which module instance belongs to whom: no function to two children, no captured module to an ungraphed user.
@@ -43,12 +43,13 @@ def run(args: argparse.Namespace) -> int:
             print(step.svg())
             return int(ExitCode.OK)
         found = {**step.info(), **isolation(rt)}
-        children = [*found["children"], *found["epilogue"]]
+        table = [(f"  {row['name']}" if row is not child else row["name"], row)
+                 for child in [*found["children"], *found["epilogue"]]
+                 for row in (child, *child.get("parts", []))]  # fmt: skip
         names, launches = (max(map(len, column)) for column in
-                           ([c["name"] for c in children], [", ".join(c["kernels"]) for c in children]))  # fmt: skip
-        for child in children:
-            print(f"{child['name']:<{names}}  {', '.join(child['kernels']):<{launches}}  {child['nodes']} nodes, chain "
-                  f"{child['chain']}")  # fmt: skip
+                           ([name for name, _ in table], [_launches(row) for _, row in table]))  # fmt: skip
+        for name, row in table:
+            print(f"{name:<{names}}  {_launches(row):<{launches}}  {row['nodes']} nodes, chain {row['chain']}")
         print("edges: " + ", ".join(f"{a} -> {b}" for a, b in found["edges"]))
         print(f"{found['nodes']} nodes, longest chain {found['longest_chain']}, one launch a step; built in "
               f"{sum(found['build_ms'].values()):.0f} ms")  # fmt: skip
@@ -65,6 +66,13 @@ def run(args: argparse.Namespace) -> int:
             )
         world.close()
     return int(ExitCode.OK)
+
+
+def _launches(row: dict[str, Any]) -> str:
+    """Kernels of a child; how many parts where these have them."""
+    return (
+        f"{len(row['parts'])} part" + "s" * (len(row["parts"]) > 1) if row.get("parts") else ", ".join(row["kernels"])
+    )
 
 
 def isolation(rt: Runtime) -> dict[str, Any]:

@@ -191,7 +191,7 @@ class StepView:
         """A child of the step at a place in its order: see `StepPlan.child`.
 
         The learner's own, in order: counters, per_sample, forward, ddqn, adam_grad, adam, per_priority, and those of the
-        features that are on. Gradients go between ddqn and adam_grad.
+        features that are on. Gradients go between ddqn and adam_grad. ``"aux.mine"`` is shown as a part of ``aux``.
         """
         return self.plan.child(name, reads, writes, private, when, before=before, after=after)
 

@@ -13,6 +13,10 @@ from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children import aux, causal, iqn, perturb, popart, post_aux, prune, spectral, vaccine
 from foxhunt_rt.dqn.extension import Extension
 
+#: Children of the step in the order in which it is told; a name with a dot is a part of the child before the dot.
+CHILDREN = ("counters", "per_sample", "popart", "spectral", "forward", "ddqn", "aux", "post_aux", "adam_grad", "adam",
+            "maintenance", "iql_modulate", "per_priority")  # fmt: skip
+
 #: Section of the configuration, and what it switches on, in the order of the step.
 FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("popart", popart.PopArt),
@@ -35,4 +39,4 @@ def features(config: Config) -> list[Extension]:
     return [make(section) for section, make in sections if section.enabled]
 
 
-__all__ = ["FEATURES", "features"]
+__all__ = ["CHILDREN", "FEATURES", "features"]

@@ -18,7 +18,7 @@ from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, pe
 from foxhunt_rt.dqn.children.popart import PopArt
 from foxhunt_rt.dqn.choose import choose, table_of
 from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded
-from foxhunt_rt.dqn.features import features
+from foxhunt_rt.dqn.features import CHILDREN, features
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.guard import CLEAR, GuardFault, decode
 from foxhunt_rt.dqn.layout import NetworkLayout
@@ -126,6 +126,7 @@ class Learner:
         self._undrained: list[bytes] = []
         self.reset(config.train.seed, clear_replay=replay is None)
         plan = rt.plan("step")
+        plan.outline = CHILDREN
         self._record_step(plan)
         view = self._view(plan, extensions, through_trunk)
         for extension in extensions:

@@ -29,6 +29,9 @@ class StepPlan:
         self.children: list[Child] = []
         self.tail: Child | None = None
         self._last_after: dict[str, str] = {}  # child -> the last one that was put after it
+        #: Names of children in the order in which lists and pictures show them; empty: in program order. A child named
+        #: ``aux.cql`` is shown as a part of ``aux``.
+        self.outline: tuple[str, ...] = ()
         #: JSON-ready facts by name that a golden replay carries along, such as measured choices
         self.notes: dict[str, Any] = {}
         self._volatile: dict[int, tuple[Buffer, tuple[str, ...]]] = {}
@@ -45,6 +48,9 @@ class StepPlan:
         With `before` or `after`, the name of a child of this plan, it takes that place in program order instead of the last:
         what it reads and writes then orders it among the others as if it had been recorded there. Several with the same anchor
         stand in the order in which they were recorded.
+
+        A name with a dot, ``aux.cql``, makes it a part of ``aux``: a child of the graph like any other, which lists, profiles and
+        pictures show under that name.
 
         Raises
         ------

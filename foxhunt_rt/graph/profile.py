@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foxhunt_rt.driver import Event, FoxhuntError, Function, Graph, Stream, capture
-from foxhunt_rt.graph import trace
+from foxhunt_rt.graph import outline, trace
 from foxhunt_rt.graph.child import Child, KernelOp, LibraryOp, Op
 from foxhunt_rt.graph.conditional import Composition, ConditionalComposer, groups
 from foxhunt_rt.graph.plan import Composer
@@ -35,6 +35,7 @@ class ChildTime:
 
     ``share`` is of the twin's step; children on parallel branches overlap, so shares may add up to more than 1. ``start_us`` is
     the median time from the start of the step. ``ungraphed_us`` is the same child launch by launch, each with its host cost.
+    A child made of parts has their times in ``parts``; its own run from the first start among them to the last end.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ChildTime:
     kernels: int
     nodes: int
     chain: int
+    parts: list[ChildTime] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class LaunchTime:
 @dataclass(frozen=True)
 class Profile:
     """What `StepGraph.profile` measured. Times in microseconds: ``step_us`` back to back without instruments, ``twin_us`` of one
-    instrumented step, ``launch_us`` of the host in one launch; each a median, with ``_p90`` beside it."""
+    instrumented step, ``launch_us`` of the host in one launch; each a median, with ``_p90`` beside it. ``children`` stand in the
+    order of `StepPlan.outline`."""
 
     plan: str
     device: str
@@ -95,19 +98,27 @@ class Profile:
         """JSON-ready."""
         return dataclasses.asdict(self)
 
+    def parts(self) -> Iterator[ChildTime]:
+        """What was timed: graph children, in the order of their children."""
+        for child in self.children:
+            yield from child.parts or [child]
+
     def trace(self) -> dict[str, Any]:
         """Chrome trace JSON, for Perfetto."""
         return trace.render(self)
 
     def text(self) -> str:
-        """Tables of children and launches."""
+        """Tables of children, each with its parts, and of launches."""
+        rows = [(name, c) for child in self.children
+                for name, c in [(child.name, child), *((f"  {part.name}", part) for part in child.parts)]]  # fmt: skip
+        wide = max(16, *(len(name) for name, _ in rows))
         lines = [f"{self.plan} on {self.device}: {self.step_us:,.1f} us a step (p90 {self.step_us_p90:,.1f}), launch "
                  f"{self.launch_us:.1f} us of the host (p90 {self.launch_us_p90:.1f}), {self.nodes} nodes, longest chain "
                  f"{self.chain}; with event nodes {self.twin_us:,.1f} us (p90 {self.twin_us_p90:,.1f})",
-                 f"{'child':<16} {'median us':>10} {'p90':>10} {'share':>6} {'start':>10} {'ungraphed':>10} "
+                 f"{'child':<{wide}} {'median us':>10} {'p90':>10} {'share':>6} {'start':>10} {'ungraphed':>10} "
                  f"{'kernels':>7} {'nodes':>5} {'chain':>5}"]  # fmt: skip
-        lines += [f"{c.name:<16} {c.median_us:>10,.1f} {c.p90_us:>10,.1f} {c.share:>6.0%} {c.start_us:>10,.1f} "
-                  f"{c.ungraphed_us:>10,.1f} {c.kernels:>7} {c.nodes:>5} {c.chain:>5}" for c in self.children]  # fmt: skip
+        lines += [f"{name:<{wide}} {c.median_us:>10,.1f} {c.p90_us:>10,.1f} {c.share:>6.0%} {c.start_us:>10,.1f} "
+                  f"{c.ungraphed_us:>10,.1f} {c.kernels:>7} {c.nodes:>5} {c.chain:>5}" for name, c in rows]  # fmt: skip
         if self.launches:
             lines.append(
                 f"{'launch':<34} {'median us':>10} {'p90':>10} {'threads':>9} {'touches':>12} {'local':>6}  shape"
@@ -192,18 +203,39 @@ def profile(step: StepGraph, steps: int, launches: bool, ranges: Ranges | None) 
         step.runtime.synchronize()
         step.state.restore(saved)
     info = step.info()
-    about = [*info["children"], *info["epilogue"]]
     whole = percentiles([total for total, _ in runs])
-    children = []
-    for n, group in enumerate(twin.groups):
-        median, p90 = percentiles([spans[n][1] for _, spans in runs])
-        start = float(np.median([spans[n][0] for _, spans in runs]))
-        own = [about[j] for j in group]
-        children.append(ChildTime(" + ".join(a["name"] for a in own), median, p90, median / whole[0] if whole[0] else 0.0,
-                                  start, sum(ungraphed[j] for j in group), sum(a["kernel_nodes"] for a in own),
-                                  sum(a["nodes"] for a in own), sum(a["chain"] for a in own)))  # fmt: skip
+    children = _children(step, twin.groups, [spans for _, spans in runs], ungraphed, whole[0])
     return Profile(step.plan.name, step.runtime.device.name, step.runtime.driver_kind, steps, *percentiles(plain), *whole,
                    *percentiles(host), info["nodes"], info["longest_chain"], children, rows)  # fmt: skip
+
+
+def _children(step: StepGraph, timed: list[list[int]], runs: list[list[tuple[float, float]]], ungraphed: list[float],
+              whole: float) -> list[ChildTime]:  # fmt: skip
+    """Rows of the table: ``timed`` are the positions that were timed together, ``runs`` start and length of each."""
+    about = step.rows()
+
+    def row(name: str, at: list[int], parts: list[ChildTime]) -> ChildTime:
+        starts = [min(spans[n][0] for n in at) for spans in runs]
+        lengths = [max(sum(spans[n]) for n in at) - start for spans, start in zip(runs, starts, strict=True)]
+        own = [about[j] for n in at for j in timed[n]]
+        median, p90 = percentiles(lengths)
+        return ChildTime(name, median, p90, median / whole if whole else 0.0, float(np.median(starts)),
+                         sum(ungraphed[j] for n in at for j in timed[n]), sum(a["kernel_nodes"] for a in own),
+                         sum(a["nodes"] for a in own), sum(a["chain"] for a in own), parts)  # fmt: skip
+
+    names = [" + ".join(about[j]["name"] for j in group) for group in timed]
+    tail = step.plan.tail is not None
+    shown = outline.arrange(names[:-1] if tail else names, step.plan.outline)
+    shown += [(names[-1], [len(names) - 1])] if tail else []
+    chains = {child["name"]: child["chain"] for child in step.info()["children"]}
+    found = []
+    for name, at in shown:
+        if [names[n] for n in at] == [name]:
+            found.append(row(name, at, []))
+        else:
+            made = row(name, at, [row(names[n], [n], []) for n in at])
+            found.append(dataclasses.replace(made, chain=chains[name]))
+    return found
 
 
 def _no_range(name: str) -> AbstractContextManager[Any]:

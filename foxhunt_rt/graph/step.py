@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec, LifetimeError, captures
 from foxhunt_rt.driver.memory import ForeignAllocation
-from foxhunt_rt.graph import dot, launch_map, svg
+from foxhunt_rt.graph import dot, launch_map, outline, svg
 from foxhunt_rt.graph.child import Child, KernelOp
 from foxhunt_rt.graph.conditional import Composition, Flag, LoopState
 from foxhunt_rt.graph.holdings import Holdings, release
@@ -472,8 +472,8 @@ class StepGraph:
         """Names of the children that launch ``kernel``."""
         return [c.name for c in self.children if kernel in c.kernels]
 
-    def info(self) -> dict[str, Any]:
-        """Children with kernels, modules and isolation, nodes, edges, longest chain, state bytes, build times: JSON-ready."""
+    def rows(self) -> list[dict[str, Any]]:
+        """Graph children in program order, the epilogue last, with kernels, modules, nodes, chain and isolation: JSON-ready."""
         rows: list[dict[str, Any]] = []
         for child, functions, graph in zip(self.children, self._functions, self.graphs, strict=True):
             others = [f for f in self._functions if f is not functions]
@@ -484,14 +484,23 @@ class StepGraph:
                          "when": str(child.when) if child.when else None,
                          "isolation": standing(functions, others, self.runtime.ledger, self.plan.user(child)),
                          "reads": [b.label for b in child.reads], "writes": [b.label for b in child.writes]})  # fmt: skip
+        return rows
+
+    def info(self) -> dict[str, Any]:
+        """Children with kernels, modules and isolation, nodes, edges, longest chain, state bytes, build times: JSON-ready.
+
+        ``children`` are in the order of `StepPlan.outline`; one that is made of parts has their rows in ``parts``, which is empty
+        otherwise. ``edges`` are between parts.
+        """
+        rows = self.rows()
         gate = 2 * (self.decided_by == "device")  # the node that decides, and the IF node
         chains = [r["chain"] + gate * (r["when"] is not None) for r in rows]
         depth: list[int] = []
         for j, length in enumerate(chains):
             depth.append(length + max((depth[i] for i, k in self.edges if k == j), default=0))
         tail = len(rows) if self.plan.tail is None else len(rows) - 1
-        return {"plan": self.plan.name, "children": rows[:tail], "epilogue": rows[tail:],
-                "edges": [[rows[i]["name"], rows[j]["name"]] for i, j in self.edges],
+        return {"plan": self.plan.name, "children": outline.children(rows[:tail], self.edges, self.plan.outline),
+                "epilogue": rows[tail:], "edges": [[rows[i]["name"], rows[j]["name"]] for i, j in self.edges],
                 "steps_per_launch": self.steps_per_launch, "if_nodes": self.composition.branches,
                 "condition_nodes": self.composition.setters, "decided_by": self.decided_by,
                 "pieces": len(self.host.pieces) if self.host else 1,
@@ -502,7 +511,7 @@ class StepGraph:
                 "build_ms": {k: round(v, 3) for k, v in self.times_ms.items()}}  # fmt: skip
 
     def dot(self) -> str:
-        """The graph in Graphviz's language: a cluster a child, an edge a dependency."""
+        """The graph in Graphviz's language: a cluster a child, its parts inside, an edge a dependency."""
         return dot.render(self)
 
     def svg(self) -> str:

@@ -34,13 +34,14 @@ def render(profile: Profile) -> dict[str, Any]:
 
     Launches are timed apart (`Profile.launches`), so their spans show how a child's time divides, scaled to the child.
     """
-    spans = [(c.start_us, c.start_us + c.median_us) for c in profile.children]
+    children = list(profile.parts())
+    spans = [(c.start_us, c.start_us + c.median_us) for c in children]
     tracks = lanes(spans)
     events: list[dict[str, Any]] = [_name("process_name", CHILDREN, 0, f"{profile.plan} on {profile.device}"),
                                     _name("process_name", LAUNCHES, 0, "launches, each child scaled to its time")]  # fmt: skip
     for lane in sorted(set(tracks)):
         events += [_name("thread_name", pid, lane, f"branch {lane}") for pid in (CHILDREN, LAUNCHES)]
-    for child, (start, end), lane in zip(profile.children, spans, tracks, strict=True):
+    for child, (start, end), lane in zip(children, spans, tracks, strict=True):
         events.append(_span(child.name, "child", start, end - start, CHILDREN, lane,
                             {"p90_us": child.p90_us, "share": child.share, "chain": child.chain,
                              "kernels": child.kernels}))  # fmt: skip

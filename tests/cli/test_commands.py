@@ -198,6 +198,27 @@ def test_graph(cli, small):
     assert set(found["plans"]) == {"collect", "evaluate"}
 
 
+#: The children of the training step, as its specification tells them.
+STEP = ["counters", "per_sample", "popart", "spectral", "forward", "ddqn", "aux", "post_aux", "adam_grad", "adam", "maintenance",
+        "iql_modulate", "per_priority"]  # fmt: skip
+
+
+def test_the_full_step_is_thirteen_children_in_order(cli):
+    done = cli("graph", "--profile", "full", "--json")
+    assert done.code == 0, done.err
+    found = done.json
+    assert [c["name"] for c in found["children"]] == STEP and [c["name"] for c in found["epilogue"]] == ["publish"]
+    parts = {c["name"]: [part["name"] for part in c["parts"]] for c in found["children"]}
+    assert {"aux.cql", "aux.iql", "aux.iqn"} <= set(parts["aux"]) and "maintenance.causal" in parts["maintenance"]
+    assert all(name.split(".")[0] == child for child, names in parts.items() for name in names)
+    printed = [line.split()[0] for line in done.out.splitlines() if line and not line.startswith(" ")]
+    assert printed[:14] == [*STEP, "publish"]
+    graph_children = {name for edge in found["edges"] for name in edge}
+    assert graph_children == {name for c in found["children"] for name in (parts[c["name"]] or [c["name"]])} | {
+        "publish"
+    }
+
+
 def test_graph_dot_is_nothing_but_graphviz(cli, small):
     done = cli("graph", *small, "--dot")
     assert done.code == 0

@@ -46,7 +46,7 @@ class Footprint:
     """What a built step is made of."""
 
     nodes: int
-    order: tuple[str, ...]  # its children
+    order: tuple[str, ...]  # its graph children, parts of children among them
     modules: frozenset[str]  # images by user
     bytes: int  # device memory
 
@@ -59,8 +59,7 @@ def footprint(rt: Runtime, settings: tuple[str, ...]) -> Footprint:
     """Of a learner in a runtime of its own."""
     with Runtime(rt.device.ordinal) as own:
         made = learner(own, settings, rows=False)
-        info = made.graph.info()
-        nodes, order = info["nodes"], tuple(c["name"] for c in info["children"])
+        nodes, order = made.graph.info()["nodes"], tuple(child.name for child in made.graph.plan.children)
         modules = frozenset(entry.module.name for entry in own.ledger.entries())
         memory = {b.allocation.ptr: b.allocation.nbytes for b in made.graph.buffers()}
         found = Footprint(nodes, order, modules, sum(memory.values()))

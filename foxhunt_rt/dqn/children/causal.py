@@ -1,6 +1,7 @@
-"""causal: how much Q changes when a group of features is set to its reference, every so many steps (docs/step/causal.md).
+"""maintenance.causal: how much Q changes when a group of features is set to its reference, every so many steps
+(docs/step/causal.md).
 
-A child on a side branch from forward to adam, behind an IF node: 1. `causal_intervene`, 2. the forward pass on groups x rows, 3.
+A part on a side branch from forward to adam, behind an IF node: 1. `causal_intervene`, 2. the forward pass on groups x rows, 3.
 `causal_effect`, 4. `causal_update`.
 """
 
@@ -62,7 +63,7 @@ class Causal(Extension):
         self._found = largest, entropy = [step.metric(name) for name in self.metrics]
         due = Flag(step.step, "due", mask=abi.constant("DUE_CAUSAL"))
         written = [x, *work.buffers(), effect, self.importance, self.measured, *self._found]
-        with step.child(self.name, after="forward", when=due, reads=[state, theta, bounds, step.step],
+        with step.child("maintenance.causal", after="forward", when=due, reads=[state, theta, bounds, step.step],
                         writes=written) as child:  # fmt: skip
             child.launch("causal_intervene", (count + 1,), (_THREADS,),
                          dict(state=state, bounds=bounds, x=x, R=rows, Sp=layout.state_padded, G=count + 1,

@@ -1,4 +1,4 @@
-"""prune: a mask on the trunk's weights that grows between epochs (docs/step/prune.md).
+"""adam_grad.prune: a mask on the trunk's weights that grows between epochs (docs/step/prune.md).
 
 In the step one launch between adam_grad and adam masks the gradient. Between epochs the smallest weights of each matrix leave:
 the mask is chosen on the host, and an ungraphed user of its own modules zeroes theta, target, moments and what other extensions
@@ -66,7 +66,7 @@ class Prune(Extension):
         self.pruned = rt.zeros(1, np.uint32, "prune.pruned")
         self._adam, self._user = step.adam, rt.ungraphed("prune")
         grad, norm_part, found = step.grad.grad[:n], step.grad.norm_part[:parts], step.metric("prune_sparsity")
-        with step.child(self.name, after="adam_grad", reads=[self.mask, self.pruned],
+        with step.child("adam_grad.prune", after="adam_grad", reads=[self.mask, self.pruned],
                         writes=[grad, norm_part, found]) as child:  # fmt: skip
             child.launch("prune_gradient", (blocks,), (_THREADS,),
                          dict(grad=grad, mask=self.mask, pruned=self.pruned, norm_part=norm_part, sparsity=found, n=n,

@@ -1,8 +1,9 @@
-"""vaccine and maintenance: the gradient bent towards that of the step before, every so many steps (docs/step/vaccine.md).
+"""adam_grad.vaccine and maintenance.keep: the gradient bent towards that of the step before, every so many steps
+(docs/step/vaccine.md).
 
-vaccine stands between adam_grad and adam: 1. `vaccine_dots`, 2. `vaccine_apply`. maintenance keeps the gradient beside adam on
-the step before a vaccine: `vaccine_keep`. All three are plain launches that return at once when they are not due, which they read
-in the step block: no launch, decision or wait of the host.
+The vaccine stands between adam_grad and adam: 1. `vaccine_dots`, 2. `vaccine_apply`. maintenance.keep keeps the gradient beside
+adam on the step before a vaccine: `vaccine_keep`. All three are plain launches that return at once when they are not due, which
+they read in the step block: no launch, decision or wait of the host.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ class Vaccine(Extension):
         b = self.buffers = VaccineBuffers.create(step.runtime, step.step, step.grad.grad[: step.layout.network_size],
                                                  step.grad.norm_part[: step.grad.network_parts])  # fmt: skip
         self._found = [step.metric(name) for name in self.metrics]
-        with step.child("vaccine", after="adam_grad", reads=[b.previous, b.step],
+        with step.child("adam_grad.vaccine", after="adam_grad", reads=[b.previous, b.step],
                         writes=[b.grad, b.norm_part, b.part, b.target, *self._found]) as child:  # fmt: skip
             record_vaccine(child, b, self.config, *self._found)
-        with step.child("maintenance", after="adam", reads=[b.grad, b.step], writes=[b.previous]) as child:
+        with step.child("maintenance.keep", after="adam", reads=[b.grad, b.step], writes=[b.previous]) as child:
             record_keep(child, b)
 
     def reset(self) -> None:

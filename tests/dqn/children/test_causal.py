@@ -138,12 +138,12 @@ def test_off_it_adds_nothing_and_on_what_is_said(runtime: Runtime) -> None:
     off, on = harness.footprint(runtime, ("causal.period=2",)), harness.footprint(runtime, ON)
     assert off == harness.footprint(runtime, ())
     layers = len(harness.CASE.hidden) + 1
-    assert on.nodes == off.nodes + 3 + layers and on.children - off.children == {"causal"}
+    assert on.nodes == off.nodes + 3 + layers and on.children - off.children == {"maintenance.causal"}
     assert on.bytes > off.bytes
     learner = harness.learner(runtime, ON, rows=False)
     info = learner.graph.info()
-    assert info["if_nodes"] == 1 and ["causal", "adam"] in info["edges"] and ["per_sample", "causal"] in info["edges"]
-    assert not any(["causal", child] in info["edges"] for child in ("ddqn", "adam_grad", "per_priority")), (
+    assert info["if_nodes"] == 1 and ["maintenance.causal", "adam"] in info["edges"] and ["per_sample", "maintenance.causal"] in info["edges"]
+    assert not any(["maintenance.causal", child] in info["edges"] for child in ("ddqn", "adam_grad", "per_priority")), (
         "a side branch"
     )
     learner.close()

@@ -190,12 +190,12 @@ def test_off_they_add_nothing_and_on_what_is_said(runtime: Runtime) -> None:
     core = harness.footprint(runtime, ())
     assert core == harness.footprint(runtime, (*ON[1:-1], *PERTURB[1:-1]))
     prune, perturb = harness.footprint(runtime, ON[:1]), harness.footprint(runtime, PERTURB[:1])
-    assert prune.nodes == core.nodes + 1 and prune.children - core.children == {"prune"}
+    assert prune.nodes == core.nodes + 1 and prune.children - core.children == {"adam_grad.prune"}
     order = list(prune.order)
-    assert order.index("adam_grad") + 1 == order.index("prune") == order.index("adam") - 1
+    assert order.index("adam_grad") + 1 == order.index("adam_grad.prune") == order.index("adam") - 1
     assert (perturb.nodes, perturb.order, perturb.bytes) == (core.nodes, core.order, core.bytes)
     both = harness.footprint(runtime, (*ON[:1], "vaccine.enabled=true")).order
-    assert both[both.index("adam_grad") + 1 :][:3] == ("prune", "vaccine", "adam")
+    assert both[both.index("adam_grad") + 1 :][:3] == ("adam_grad.prune", "adam_grad.vaccine", "adam")
 
 
 def test_the_sparsity_of_the_record_moves_at_events_alone(runtime: Runtime) -> None:

@@ -241,7 +241,7 @@ def test_bits_resume_and_reset(runtime: Runtime) -> None:
 def test_off_it_adds_nothing_and_on_what_is_said(runtime: Runtime) -> None:
     off, on = harness.footprint(runtime, ("vaccine.period=5",)), harness.footprint(runtime, ON[:1])
     assert off == harness.footprint(runtime, ())
-    assert on.nodes == off.nodes + 3 and on.children - off.children == {"vaccine", "maintenance"}
+    assert on.nodes == off.nodes + 3 and on.children - off.children == {"adam_grad.vaccine", "maintenance.keep"}
     order = list(on.order)
-    assert order.index("adam_grad") + 1 == order.index("vaccine") == order.index("adam") - 1
-    assert order.index("maintenance") == order.index("adam") + 1
+    assert order.index("adam_grad") + 1 == order.index("adam_grad.vaccine") == order.index("adam") - 1
+    assert order.index("maintenance.keep") == order.index("adam") + 1
