@@ -212,14 +212,26 @@ unsigned start_workers() {
 
 struct sigaction previous_action[NSIG];
 
-void on_fault(int signal, siginfo_t *info, void *context) {
-    if (!in_kernel()) {  // not ours: what would have happened without us
-        struct sigaction &old = previous_action[signal];
-        if (old.sa_flags & SA_SIGINFO && old.sa_sigaction) return old.sa_sigaction(signal, info, context);
-        if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) return old.sa_handler(signal);
-        sigaction(signal, &old, nullptr);  // returning repeats the fault under the default action
+// A fault outside a kernel is not ours: what would have happened without us. A handler that hands on to the one before it, ours,
+// as faulthandler's does when it was enabled after us, comes back here: then the default action ends it.
+void hand_on(int signal, siginfo_t *info, void *context) {
+    static __thread bool handing_on;
+    struct sigaction &old = previous_action[signal];
+    const bool has_handler = old.sa_flags & SA_SIGINFO || (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN);
+    if (handing_on || !has_handler) {
+        struct sigaction none{};
+        none.sa_handler = SIG_DFL;
+        sigaction(signal, handing_on ? &none : &old, nullptr);  // returning repeats the fault
         return;
     }
+    handing_on = true;
+    if (old.sa_flags & SA_SIGINFO) old.sa_sigaction(signal, info, context);
+    else old.sa_handler(signal);
+    handing_on = false;
+}
+
+void on_fault(int signal, siginfo_t *info, void *context) {
+    if (!in_kernel()) return hand_on(signal, info, context);
     if (signal == SIGFPE || signal == SIGILL) {
         report("%s: %s", where_in_kernel(), signal == SIGFPE ? "integer division by zero or overflow" : "trap");
         abort_block(CUDA_ERROR_LAUNCH_FAILED);
@@ -251,13 +263,14 @@ void install_fault_handler() {
             sigaltstack(&mine, nullptr);
         }
     }
-    static std::atomic<bool> installed{false};
-    if (installed.exchange(true)) return;
+    // Asked at each launch: whoever enabled a handler before us (faulthandler) puts back what he found when he disables it.
     for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
-        struct sigaction action{};
+        struct sigaction now{}, action{};
+        if (sigaction(s, nullptr, &now) == 0 && now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_fault) continue;
+        previous_action[s] = now;
         action.sa_sigaction = on_fault;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;  // abort_block leaves without returning
-        sigaction(s, &action, &previous_action[s]);
+        sigaction(s, &action, nullptr);
     }
 }
 

@@ -7,12 +7,15 @@ the context.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.hostsim
 Script = Callable[..., str]
+Program = Callable[..., Any]
 
 
 def test_a_divergent_barrier_is_an_error_that_names_the_kernel(script: Script) -> None:
@@ -327,3 +330,36 @@ print(cu.status("cuMemAlloc", 16))
 """
     )
     assert out == "NOT_INITIALIZED\nCUDA_SUCCESS"
+
+
+HANDLERS = """
+import faulthandler
+cu = RawDriver()
+x, y = cu.array(np.arange(64)), cu.array(np.zeros(64))
+def works(): cu.launch(cu.function("conformance", "copy_element"), 1, 32, copy_element(x, y, 0, 0)); cu.cuCtxSynchronize()
+def fails():
+    cu.launch(cu.function("conformance", "copy_element"), 1, 32, copy_element(x, y, 70, 0))
+    print(cu.status("cuCtxSynchronize"))
+quiet = open(os.devnull, "w")
+"""
+
+
+@pytest.mark.parametrize("order", [
+    "faulthandler.enable(quiet); works(); faulthandler.disable(); fails()",  # puts back what stood before hostsim's
+    "works(); faulthandler.enable(quiet); fails()",
+    "works(); faulthandler.enable(quiet); works(); faulthandler.disable(); fails()",
+])  # fmt: skip
+def test_a_handler_put_back_by_others_does_not_unarm_hostsim(script: Script, order: str) -> None:
+    """pytest's faulthandler is disabled before the last garbage collection, in which queued kernels may run: they killed it."""
+    assert script("import os\n" + HANDLERS + order, hostsim="redzones=1,deferred=1") == "ILLEGAL_ADDRESS"
+
+
+@pytest.mark.parametrize("order", [
+    "works()",
+    "faulthandler.enable(quiet); works()",
+    "works(); faulthandler.enable(quiet)",
+    "works(); faulthandler.enable(quiet); works()",
+])  # fmt: skip
+def test_a_fault_outside_a_kernel_ends_the_process_as_ever(program: Program, order: str) -> None:
+    ended = program("import ctypes, os\nfrom raw_driver import *\n" + HANDLERS + order + "; ctypes.string_at(8)")
+    assert (ended.status, ended.output) == (-signal.SIGSEGV, ""), ended
