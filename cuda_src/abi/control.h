@@ -32,7 +32,8 @@ typedef struct {
 } apply_control_args;
 
 typedef struct {
-    const float *total;          //@ in f32[W]                statistics of the batch
+    const float *total;          //@ in f32[W]                statistics of the rows drawn
+    const float *rest;           //@ in f32[W] optional       of the other rows that have a loss: their norms
     const step_block *step;      //@ in step_block[1]
     const optim_stats *optim;    //@ in optim_stats[1]
     const replay_state *replay;  //@ in replay_state[1]
@@ -43,7 +44,7 @@ typedef struct {
     float *metrics_ring;         //@ out f32[capacity*M] if_any  (capacity, M) beside the records, mapped
     int32_t W;                   //@ STATS + N
     int32_t N;                   //@ atoms
-    int32_t B;                   //@ rows of the batch
+    int32_t B;                   //@ rows drawn
     int32_t capacity;            //@ records of the ring
     int32_t M;                   //@ metrics of other children
     uint32_t pad0_;              //@ pad

@@ -23,7 +23,7 @@
 #define C51_STAGE_FLOATS 4096 /* largest 3*Np for which c51_loss stages the logits in shared memory */
 
 typedef struct {
-    const float *logits;      //@ in f32[3*B*Np]          (3, B, Np) head outputs: online(s), online(s'), target(s')
+    const float *logits;      //@ in f32[3*R*Np]          (3, R, Np) head outputs: online(s), online(s'), target(s')
     const int32_t *action;    //@ in i32[B]               mixed radix, branch 0 slowest
     const float *ret;         //@ in f32[B]               n-step return, normalized
     const float *discount;    //@ in f32[B]               gamma^m, 0 when terminated
@@ -40,12 +40,12 @@ typedef struct {
     uint64_t branch_sizes;    //@ actions of branch b in bits [8 b, 8 b + 8)
     float branch_scale;       //@ 1/K: mean over the branches; 1: sum
     int32_t B;                //@ rows = gridDim.x
+    int32_t R;                //@ rows of a pass, of which the first B have a loss
     int32_t K;                //@ branches
     int32_t S;                //@ actions over all branches
     int32_t N;                //@ atoms
     int32_t Np;               //@ floats of a head row, multiple of 16
     int32_t W;                //@ STATS + N
-    uint32_t pad0_;           //@ pad
 } c51_loss_args;
 
 typedef struct {

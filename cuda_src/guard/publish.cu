@@ -65,6 +65,7 @@ FX_KERNEL_ANYBLOCK(publish) {
     }
     FX_ROWS(only, 1) {
         fx::load_row(total, a.total, a.W);
+        const float ce_rest = a.rest ? a.rest[STAT_CE_NORM2] : 0.0f, mse_rest = a.rest ? a.rest[STAT_MSE_NORM2] : 0.0f;
         const float mean = 1.0f / (float)a.B;
         const float entropy = fx::lane_sum(N, [&](int j) {
             float m = total[STATS + j] * mean;
@@ -75,7 +76,7 @@ FX_KERNEL_ANYBLOCK(publish) {
             const float spike_share =
                 total[STAT_NON_TERMINAL] > 0.0f ? total[STAT_SPIKES] / total[STAT_NON_TERMINAL] : 0.0f;
             const fx::budget_scales scales =
-                fx::gradient_budget(step.grad_budget, total[STAT_CE_NORM2], total[STAT_MSE_NORM2]);
+                fx::gradient_budget(step.grad_budget, total[STAT_CE_NORM2] + ce_rest, total[STAT_MSE_NORM2] + mse_rest);
             alarms.edge_mass += edge_mass > step.alarm_edge_mass;
             alarms.spike_share += spike_share > step.alarm_spike_share;
             alarms.q_clip += total[STAT_Q_CLIPPED] > 0.0f;

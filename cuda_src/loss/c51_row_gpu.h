@@ -44,7 +44,7 @@ struct c51_row {
     FX_DEVICE c51_row(const c51_loss_args &a, float *shared) {
         const int KN = a.K * a.N;
         const bool stage = 3 * a.Np <= C51_STAGE_FLOATS;
-        pass = stage ? a.Np : (int64_t)a.B * a.Np;
+        pass = stage ? a.Np : (int64_t)a.R * a.Np;
         logits = stage ? shared : a.logits + (int64_t)blockIdx.x * a.Np;
         stats = stage ? shared + 3 * a.Np : shared;
         base = stats + a.K * STATS;
@@ -269,7 +269,7 @@ FX_DEVICE void c51_row_gpu(const c51_loss_args &a, float *shared) {
         const float *from = a.logits + (int64_t)blockIdx.x * a.Np;
 #pragma unroll 1
         for (int pass = 0; pass < 3; ++pass)
-            FX_FOR(q, a.Np / 4) copy_async(shared + pass * a.Np + 4 * q, from + (int64_t)pass * a.B * a.Np + 4 * q);
+            FX_FOR(q, a.Np / 4) copy_async(shared + pass * a.Np + 4 * q, from + (int64_t)pass * a.R * a.Np + 4 * q);
     }
     const int action = a.action[blockIdx.x];
     const c51_settings z(a);

@@ -21,7 +21,7 @@ inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
     float *log_p = base, *p_taken = base + KN, *p_next = base + 2 * KN;
 
     const float *logits = a.logits + (int64_t)row * a.Np;
-    const int64_t pass_stride = (int64_t)B * a.Np;
+    const int64_t pass_stride = (int64_t)a.R * a.Np;
     const float v_min = step.v_min, delta_z = step.delta_z;
     const float z_max = fmaxf(fabsf(v_min), fabsf(step.v_max));
     const float limit = q_limit(z_max);

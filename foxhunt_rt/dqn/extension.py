@@ -48,11 +48,17 @@ class Extension:
         `StepView.metric(name)`.
     trunk_gradient : bool
         Whether its loss goes back through the trunk: its children then write `StepView.trunk_gradient(name)`.
+    appends : int
+        Rows that it appends to the batch: its children write all of `StepView.appended(name)` but ``td_error``.
+    in_loss : bool
+        Whether the rows it appends have the loss of ddqn, and all that goes by `StepView.batch`, as rows drawn do.
     """
 
     name: str = ""
     metrics: tuple[str, ...] = ()
     trunk_gradient: bool = False
+    appends: int = 0
+    in_loss: bool = True
 
     def parameters(self, layout: NetworkLayout) -> Sequence[ParameterGroup]:
         """Its parameters, beside those of the network whose sizes are in ``layout``. Default: none."""
@@ -147,9 +153,13 @@ class StepView:
     layout : NetworkLayout
     shape : LossShape
     batch : Batch
-        The rows drawn.
+        The rows that have a loss, M: those drawn, B, then those that extensions appended to them. M = B where none does.
+    drawn : Batch
+        The rows drawn alone.
+    all_rows : Batch
+        All rows, R, that the network runs on.
     ret : Buffer
-        f32 (B,), n-step returns in units of the support: ``batch.ret``, or with popart on what that makes of it.
+        f32 (M,), n-step returns in units of the support: ``batch.ret``, or with popart on what that makes of it.
     replay : Replay
     step : Buffer
         step_block[1], latched by counters: step, learning rate, gamma, seeds, alpha_c51 and the like.
@@ -158,7 +168,7 @@ class StepView:
     control, guard : Buffer
         control_block[1], guard_block[1].
     forward : ForwardBuffers
-        Hidden activations and logits of the three passes.
+        Hidden activations and logits of the three passes, of R rows: M, then those that were appended without a loss.
     ddqn : DdqnBuffers
     adam : AdamBuffers
         Parameters, target, moments.
@@ -171,6 +181,8 @@ class StepView:
     layout: NetworkLayout
     shape: LossShape
     batch: Batch
+    drawn: Batch
+    all_rows: Batch
     ret: Buffer
     replay: Replay
     step: Buffer
@@ -185,6 +197,7 @@ class StepView:
     metrics: dict[str, Buffer] = field(default_factory=dict)
     metric_rows: dict[str, Buffer] = field(default_factory=dict)
     trunk_gradients: dict[str, Buffer] = field(default_factory=dict)
+    rows: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (),
               when: Flag | None = None, *, before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
@@ -197,31 +210,52 @@ class StepView:
 
     @property
     def dlogits(self) -> Buffer:
-        """f32 (B, Np): gradient of the loss by the raw value and advantage logits of s. ddqn writes it; a child after ddqn
+        """f32 (M, Np): gradient of the loss by the raw value and advantage logits of s. ddqn writes it; a child after ddqn
         adds to it, declaring it as written."""
         assert self.ddqn.dlogits is not None
         return self.ddqn.dlogits
 
+    def appended(self, extension: str) -> Batch:
+        """The rows that an extension appends to the batch."""
+        begin, stop = self._rows_of(extension)
+        return self.all_rows.rows(begin, stop)
+
+    def _rows_of(self, extension: str) -> tuple[int, int]:
+        if extension not in self.rows:
+            raise ExtensionError(f"extension {extension} announced no rows: set appends on it")
+        return self.rows[extension]
+
+    def appended_trunk_output(self, extension: str) -> Buffer:
+        """f32 (rows, Hp): `trunk_output` of the rows that an extension appends."""
+        begin, stop = self._rows_of(extension)
+        view: Buffer = self._trunk_output[begin:stop]
+        return view
+
     @property
     def trunk_output(self) -> Buffer:
-        """f32 (B, Hp): the trunk's output on s, after its ReLU.
+        """f32 (M, Hp): the trunk's output on s, after its ReLU.
 
         Raises
         ------
         ExtensionError
             With network.precision bf16, where it is kept in bf16.
         """
+        hidden: Buffer = self._trunk_output
+        return hidden if hidden.shape[0] == self.batch.size else hidden[: self.batch.size]
+
+    @property
+    def _trunk_output(self) -> Any:
         hidden = self.forward.hidden[-1]
         if hidden.dtype != np.dtype(np.float32):
             raise ExtensionError(
                 "the trunk's output is kept in bf16, and extensions read it in f32: set network.precision=tf32"
             )
-        view: Buffer = hidden[ONLINE : ONLINE + 1].view(hidden.shape[1:])
-        return view
+        return hidden[ONLINE : ONLINE + 1].view(hidden.shape[1:])
 
     def trunk_gradient(self, extension: str) -> Buffer:
-        """f32 (B, Hp): where an extension writes its loss's gradient by `trunk_output`; adam_grad adds it to that of the heads.
-        Every element is to be written every step, pads as zeros."""
+        """f32 (M, Hp): where an extension writes its loss's gradient by `trunk_output`; adam_grad adds it to that of the heads.
+        Every element is to be written every step, pads as zeros. For one that appends rows without a loss: f32 (rows, Hp), by
+        `appended_trunk_output`."""
         if extension not in self.trunk_gradients:
             raise ExtensionError(
                 f"extension {extension} announced no gradient of the trunk: set trunk_gradient = True on it"
@@ -258,6 +292,19 @@ def check_announced(extensions: Sequence[Extension]) -> None:
         raise ExtensionError(f"extensions announce the metrics {', '.join(metrics)}: give each a name of its own")
 
 
+def place_rows(extensions: Sequence[Extension], drawn: int) -> tuple[dict[str, tuple[int, int]], int, int]:
+    """Where the rows that extensions append stand, behind ``drawn`` rows: first those that have a loss. Also M and R, how many
+    rows have a loss and how many there are."""
+    placed, at, with_loss = dict[str, tuple[int, int]](), drawn, drawn
+    for in_loss in (True, False):
+        for extension in extensions:
+            if extension.appends and extension.in_loss == in_loss:
+                placed[extension.name] = (at, at + extension.appends)
+                at += extension.appends
+        with_loss = at if in_loss else with_loss
+    return placed, with_loss, at
+
+
 def check_recorded(extensions: Sequence[Extension], step: StepView) -> None:
     """Refuses a step in which something announced is never written: it would be zero for ever (known failure K6)."""
     written = [r for child in step.plan.children for r in child.written_ranges()]
@@ -276,6 +323,8 @@ def check_recorded(extensions: Sequence[Extension], step: StepView) -> None:
                 raise ExtensionError(f"extension {extension.name}: no child writes the metric {name}")
         if extension.trunk_gradient and not covered(step.trunk_gradients[extension.name]):
             raise ExtensionError(f"extension {extension.name}: no child writes its gradient of the trunk")
+        if extension.appends and not all(covered(b) for b in step.appended(extension.name).sampled):
+            raise ExtensionError(f"extension {extension.name}: no child writes the whole of the rows that it appends")
     for group in step.layout.groups:
         grad, squares = step.group(group.name).gradient
         if not covered(squares):
@@ -285,4 +334,4 @@ def check_recorded(extensions: Sequence[Extension], step: StepView) -> None:
             raise ExtensionError(f"parameter group {group.name}: no child writes the whole of its gradient")
 
 
-__all__ = ["Extension", "ExtensionError", "GroupView", "StepView", "check_announced", "check_recorded"]
+__all__ = ["Extension", "ExtensionError", "GroupView", "StepView", "check_announced", "check_recorded", "place_rows"]

@@ -17,7 +17,7 @@ from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
 from foxhunt_rt.dqn.children.popart import PopArt
 from foxhunt_rt.dqn.choose import choose, table_of
-from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded
+from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded, place_rows
 from foxhunt_rt.dqn.features import CHILDREN, features
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.guard import CLEAR, GuardFault, decode
@@ -58,9 +58,14 @@ class Learner:
         Who makes which product, measured or from a table (docs/gemm.md).
     shape : ddqn.LossShape
     replay : Replay
+    rows : Batch
+        R rows that the network runs on: B drawn, then those that extensions append, with a loss and without.
     batch : Batch
+        The first M of them, which have a loss.
+    drawn : Batch
+        The first B of them, which were drawn from the replay.
     ret : Buffer
-        f32 (B,), n-step returns in units of the support: ``batch.ret``, or with popart on a buffer beside it.
+        f32 (M,), n-step returns in units of the support: ``batch.ret``, or with popart on a buffer beside it.
     forward, ddqn, grad, adam
         The buffers of those children.
     graph : StepGraph
@@ -82,7 +87,7 @@ class Learner:
                  replay: Replay | None = None, keep_target: bool = False,
                  extensions: Sequence[Extension] = ()) -> None:  # fmt: skip
         self.runtime = rt
-        n, b = config.network.atoms, config.replay.batch
+        n, drawn = config.network.atoms, config.replay.batch
         extensions = (*features(config), *extensions)
         check_announced(extensions)
         self.extensions: tuple[Extension, ...] = ()  # none to reset yet
@@ -90,7 +95,8 @@ class Learner:
         self.layout = dataclasses.replace(
             self.layout, groups=tuple(g for e in extensions for g in e.parameters(self.layout))
         )
-        self.shape = ddqn.LossShape(b, tuple(branches), n, config.loss.branch_reduction)
+        placed, b, r = place_rows(extensions, drawn)
+        self.shape = ddqn.LossShape(b, tuple(branches), n, config.loss.branch_reduction, drawn if drawn < b else 0)
         self.replay = replay or Replay(rt, config.replay.capacity, state_dim, n_step=config.replay.n_step)
         if self.replay.state_dim != state_dim:
             raise ConfigError(f"the replay holds states of {self.replay.state_dim} floats, the learner takes {state_dim}; "
@@ -100,21 +106,22 @@ class Learner:
         self.step_block = rt.zeros(1, abi.dtype("step_block"), "step")
         self.guard = rt.zeros(1, abi.dtype("guard_block"), "guard")
         self.alarms = rt.zeros(1, abi.dtype("alarm_block"), "alarms")
-        self.batch = Batch.allocate(rt, b, state_dim)
+        self.rows = Batch.allocate(rt, r, state_dim)
+        self.batch, self.drawn = self.rows.rows(0, b), self.rows.rows(0, drawn)
         self.ret: Buffer = rt.zeros(b, np.float32, "popart.ret") if config.popart.enabled else self.batch.ret
-        self.products = choose(rt, self.layout, b, config.network.precision, table_of(config.network.choices))
-        self.forward = forward.ForwardBuffers.create(rt, self.layout, b, self.products)
+        self.products = choose(rt, self.layout, r, config.network.precision, table_of(config.network.choices))
+        self.forward = forward.ForwardBuffers.create(rt, self.layout, r, self.products)
         self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
-                                            keep_target=keep_target)  # fmt: skip
-        self.total = rt.zeros((1, self.shape.stats_width), np.float32, "statistics")
-        self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, b, self.products)
+                                            keep_target=keep_target, rows=r)  # fmt: skip
+        self.total = rt.zeros((1 if drawn == b else 2, self.shape.stats_width), np.float32, "statistics")
+        self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, r, self.products)
         self.adam = adam.AdamBuffers.create(rt, self.layout)
         self.groups = Groups(self.layout, self.grad.network_parts)
         self._group_table = self.groups.table(rt)
         metrics = [m for e in extensions for m in e.metrics]
         self.metrics = rt.zeros(len(metrics), np.float32, "metrics.step") if metrics else None
         through_trunk = [e.name for e in extensions if e.trunk_gradient]
-        self._trunk_more = (rt.zeros((len(through_trunk), b, self.layout.layers[-1].k_padded), np.float32, "trunk_gradients")
+        self._trunk_more = (rt.zeros((len(through_trunk), r, self.layout.layers[-1].k_padded), np.float32, "trunk_gradients")
                             if through_trunk else None)  # fmt: skip
         self.steps_per_launch = config.train.steps_per_launch
         self.ahead = config.guard.launches_ahead * self.steps_per_launch  # in steps
@@ -128,7 +135,7 @@ class Learner:
         plan = rt.plan("step")
         plan.outline = CHILDREN
         self._record_step(plan)
-        view = self._view(plan, extensions, through_trunk)
+        view = self._view(plan, extensions, placed)
         for extension in extensions:
             extension.record(view)
         check_recorded(extensions, view)
@@ -139,30 +146,33 @@ class Learner:
 
     def _record_step(self, plan: StepPlan) -> None:
         """The training step, child by child."""
-        layout, batch = self.layout, self.batch
+        layout, batch, rows = self.layout, self.batch, self.rows
         counters.add(plan, counters.CountersInputs(self.control.buffer),
                      counters.CountersBuffers(self.state, self.step_block), layout.atoms)  # fmt: skip
-        per_sample.add(plan, per_sample.PerSampleInputs(self.replay, self.step_block, self.guard), batch)
-        forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, batch.state, batch.next_state),
+        per_sample.add(plan, per_sample.PerSampleInputs(self.replay, self.step_block, self.guard), self.drawn)
+        forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, rows.state, rows.next_state),
                     self.forward, self.products)  # fmt: skip
-        assert self.ddqn.dlogits is not None
+        assert self.ddqn.dlogits_all is not None
         ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
-        adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits,
-                                                             tuple(self.forward.kept(batch.state)), self._trunk_more),
+        adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits_all,
+                                                             tuple(self.forward.kept(rows.state)), self._trunk_more),
                       self.grad, self.products)  # fmt: skip
         adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard,
                                                self._group_table), self.adam)  # fmt: skip
-        per_priority.add(plan, per_priority.PerPriorityInputs(batch, self.step_block, self.ddqn.stats), self.replay,
-                         self.total)  # fmt: skip
+        per_priority.add(plan, per_priority.PerPriorityInputs(self.drawn, self.step_block, self.ddqn.stats,
+                                                                self.ddqn.drawn), self.replay, self.total)  # fmt: skip
         publish.add(plan, self.shape, publish.PublishInputs(self.total, self.step_block, self.adam.stats,
                                                             self.replay.ring, self.guard, self.metrics),
                     publish.PublishBuffers(self.alarms, self.records.ring, self.records.metrics_ring))  # fmt: skip
 
-    def _view(self, plan: StepPlan, extensions: Sequence[Extension], through_trunk: Sequence[str]) -> StepView:
+    def _view(self, plan: StepPlan, extensions: Sequence[Extension], placed: dict[str, tuple[int, int]]) -> StepView:
         """What the extensions see."""
-        more = self._trunk_more
-        gradients = {name: more[i : i + 1].view(more.shape[1:]) for i, name in enumerate(through_trunk)} if more else {}
+        more, gradients = self._trunk_more, dict[str, Buffer]()
+        for i, extension in enumerate(e for e in extensions if e.trunk_gradient):
+            begin, stop = (0, self.batch.size) if extension.in_loss else placed[extension.name]
+            assert more is not None
+            gradients[extension.name] = more[i : i + 1].view(more.shape[1:])[begin:stop]
         slots, rows, at = dict[str, Buffer](), dict[str, Buffer](), 0
         for extension in extensions:
             if self.metrics is None or not extension.metrics:
@@ -172,9 +182,9 @@ class Learner:
             at += len(extension.metrics)
         return StepView(
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
-            ret=self.ret, replay=self.replay, step=self.step_block, state=self.state, control=self.control.buffer,
-            guard=self.guard, forward=self.forward, ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups,
-            metrics=slots, metric_rows=rows, trunk_gradients=gradients,
+            drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, replay=self.replay, step=self.step_block,
+            state=self.state, control=self.control.buffer, guard=self.guard, forward=self.forward, ddqn=self.ddqn,
+            adam=self.adam, grad=self.grad, groups=self.groups, metrics=slots, metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip
 
     @property
@@ -215,7 +225,7 @@ class Learner:
             A step before this one found something impossible. With several steps a launch it was the last that ran: until a
             reset this raises again, and launches nothing.
         """
-        self.replay.require(self.shape.batch)
+        self.replay.require(self.drawn.size)
         if self._fault is not None:
             raise self._fault
         count = self.steps_per_launch if steps is None else steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,12 @@ class Batch:
             priority=runtime.zeros(batch, f32, "batch.priority"),
             td_error=runtime.zeros(batch, f32, "batch.td_error"),
         )
+
+    def rows(self, begin: int, stop: int) -> Batch:
+        """Its rows begin to stop: views of the same memory."""
+        if (begin, stop) == (0, self.size):
+            return self
+        return Batch(**{f.name: getattr(self, f.name)[begin:stop] for f in dataclasses.fields(self)})
 
     @property
     def size(self) -> int:

@@ -48,7 +48,7 @@ ENDS = np.zeros(1, bool)
 class Watching(dqn.Extension):
     """Keeps the view of the step that it is given."""
 
-    name, metrics, trunk_gradient = "watching", ("seen",), True
+    name, metrics, trunk_gradient, appends = "watching", ("seen",), True, 2
 
     def parameters(self, layout: dqn.NetworkLayout) -> list[dqn.ParameterGroup]:
         tensor = dqn.Tensor("bias", (16,), decayed=False, bound=0.0)
@@ -58,6 +58,10 @@ class Watching(dqn.Extension):
         self.view = step
         group = step.group(self.name)
         written = [step.metric("seen"), step.trunk_gradient(self.name), *group.gradient]
+        rows = step.appended(self.name).sampled
+        with step.child(f"{self.name}.rows {next(COUNT)}", [], rows, after="per_sample") as child:
+            for buffer in rows:
+                child.memset(buffer)
         with step.child(f"{self.name} {next(COUNT)}", [], written, after="ddqn") as child:
             for buffer in written[:3]:
                 child.memset(buffer)
@@ -618,6 +622,7 @@ CASES: dict[str, Case] = {
     # ---------------------------------------------------------------- replay
     "Batch.allocate": lambda w: lambda: replay.Batch.allocate(w.rt, 32, 4),
     **attribute(lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled"),
+    "Batch.rows": lambda w: hooked(replay.Batch.allocate(w.rt, 32, 4).rows, 8, 16),
     "Replay()": lambda w: lambda: replay.Replay(w.rt, 256, 4),
     "Replay.insert_writes": lambda w: (lambda ring: hooked(ring.insert_writes, w.staging))(w.replay),
     "Replay.insert_reads": lambda w: (lambda ring: hooked(ring.insert_reads, w.staging))(w.replay),
@@ -710,6 +715,8 @@ CASES: dict[str, Case] = {
     "StepView.metrics_of": lambda w: hooked(w.view.metrics_of, w.watching),
     "StepView.metric": lambda w: hooked(w.view.metric, "seen"),
     "StepView.group": lambda w: hooked(w.view.group, "watching"),
+    "StepView.appended": lambda w: hooked(w.view.appended, "watching"),
+    "StepView.appended_trunk_output": lambda w: hooked(w.view.appended_trunk_output, "watching"),
     **attribute(lambda w: w.view, "StepView.dlogits", "StepView.trunk_output"),
     "NetworkLayout.group_range": lambda w: hooked(w.view.layout.group_range, "watching"),
     "Learner()": lambda w: lambda: dqn.Learner(w.rt, w.config, 4, [2]),

@@ -45,7 +45,7 @@ class Cql(Extension):
         part = self.part = rt.zeros((shape.batch, shape.head_padded), np.float32, "cql.part")
         rows = self.rows = rt.zeros((shape.batch, abi.constant("AUX_COLUMNS")), np.float32, "cql.rows")
         logits = step.forward.logits
-        online: Buffer = logits[ONLINE : ONLINE + 1].view(logits.shape[1:])
+        online: Buffer = logits[ONLINE : ONLINE + 1].view(logits.shape[1:])[: shape.batch]
         loss, scale = step.metric("cql_loss"), step.metric("cql_scale")
         k, s, n = len(shape.branches), shape.actions, shape.atoms
         branch_scale = 1.0 / k if shape.reduction == "mean" else 1.0

@@ -50,7 +50,7 @@ class Causal(Extension):
             raise ConfigError(
                 f"causal.groups has {sum(self.groups)} columns, a state {layout.state_dim}; take some away"
             )
-        count, rows = len(self.groups), min(config.rows, shape.batch)
+        count, rows = len(self.groups), min(config.rows, step.drawn.size)
         changed, all_rows = count * rows, (count + 1) * rows
         # One group more, of no columns: the rows as they are, through the same products as the others.
         bounds = rt.array(np.cumsum([0, *self.groups, 0]).astype(np.int32), "causal.bounds")

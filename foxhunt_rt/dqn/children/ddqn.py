@@ -1,7 +1,7 @@
 """ddqn: from the logits of the three passes to the gradient of the head's output and |delta| (docs/step/ddqn.md).
 
 1. `c51_loss`, a block a row: dueling, a*, projection, both losses, their gradients, statistics, guard;
-2. `row_stats`, above 256 rows: adds the rows of statistics up in chunks;
+2. `row_stats`, above 256 rows: adds the rows of statistics up in chunks, those of drawn rows apart from the others;
 3. `budget_blend`, a block a row: the gradient budget, dlogits. Left out when the budget is off: then 1 writes dlogits.
 """
 
@@ -19,9 +19,9 @@ from foxhunt_rt.kernels import abi
 _DIRECT_ROWS = 256  # rows of statistics that one block adds up faster than one more node would
 
 
-def _chunk(batch: int) -> int:
-    """Rows of statistics of a block of row_stats: 16 have all their loads in flight at once; at most 64 chunks."""
-    return max(16, -(-batch // 64))
+def _chunks(rows: int) -> int:
+    """Blocks of row_stats for rows of statistics: 16 rows have all their loads in flight at once; at most 64 blocks."""
+    return -(-rows // max(16, -(-rows // 64)))
 
 
 class BranchError(FoxhuntError):
@@ -35,19 +35,22 @@ class LossShape:
     Parameters
     ----------
     batch : int
-        B.
+        B, rows that have a loss.
     branches : tuple of int
         Actions of each branch: 1 to 8 branches of 1 to 255 actions.
     atoms : int
         N, 2 to 256.
     reduction : str
         How the branches' losses combine: ``"mean"``, or ``"sum"`` as published branching C51 learners have it.
+    drawn : int
+        The first rows, which were drawn from the replay: the statistics are theirs. 0: all.
     """
 
     batch: int
     branches: tuple[int, ...]
     atoms: int
     reduction: str = "mean"
+    drawn: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.branches) <= 8:
@@ -56,6 +59,11 @@ class LossShape:
             raise BranchError(f"branches {self.branches} have sizes outside 1 to 255: split the large ones")
         if not 2 <= self.atoms <= 256:
             raise BranchError(f"{self.atoms} atoms are not 2 to 256: change network.atoms")
+
+    @property
+    def drawn_rows(self) -> int:
+        """Rows that were drawn from the replay."""
+        return self.drawn or self.batch
 
     @property
     def actions(self) -> int:
@@ -82,7 +90,7 @@ class LossShape:
 class DdqnInputs:
     """What ddqn reads."""
 
-    logits: Buffer  # f32 (3, B, Np): online(s), online(s'), target(s')
+    logits: Buffer  # f32 (3, R, Np): online(s), online(s'), target(s'); R >= B
     action: Buffer  # i32 (B,)
     ret: Buffer  # f32 (B,)
     discount: Buffer  # f32 (B,)
@@ -102,11 +110,13 @@ class DdqnBuffers:
     next_action: Buffer  # i32 (B, K)
     target: Buffer | None  # f32 (B, K, N) projected target; None: not kept
     rows: Buffer  # f32 (B, W)
-    parts: Buffer | None  # f32 (chunks, W); None: few rows
+    parts: Buffer | None  # f32 (chunks, W), those of the drawn rows first; None: few rows
+    drawn: int  # of rows, or of parts: what comes from drawn rows
+    dlogits_all: Buffer | None = None  # f32 (R, Np): dlogits, then zeros for rows without a loss
 
     @classmethod
     def create(cls, rt: Runtime, shape: LossShape, td_error: Buffer, *, budget: bool, gradient: bool = True,
-               keep_target: bool = False, label: str = "ddqn") -> DdqnBuffers:  # fmt: skip
+               keep_target: bool = False, rows: int = 0, label: str = "ddqn") -> DdqnBuffers:  # fmt: skip
         """Allocates.
 
         Parameters
@@ -119,30 +129,36 @@ class DdqnBuffers:
             False: no gradient is wanted at all.
         keep_target : bool
             Keep the projected target distributions.
+        rows : int
+            R of `dlogits_all`; 0: those of the loss.
         """
         part = (shape.batch, len(shape.branches), shape.atoms)
 
         def floats(dims: tuple[int, ...], name: str, wanted: bool = True) -> Buffer | None:
             return rt.zeros(dims, np.float32, f"{label}.{name}") if wanted else None
 
-        rows = floats((shape.batch, shape.stats_width), "rows")
-        assert rows is not None
+        statistics = floats((shape.batch, shape.stats_width), "rows")
+        assert statistics is not None
+        total = max(rows, shape.batch)
+        dlogits = floats((total, shape.head_padded), "dlogits", gradient)
+        many = shape.batch > _DIRECT_ROWS
+        chunks = [_chunks(n) for n in (shape.drawn_rows, shape.batch - shape.drawn_rows)]
         return cls(
-            dlogits=floats((shape.batch, shape.head_padded), "dlogits", gradient),
+            dlogits=dlogits if dlogits is None or total == shape.batch else dlogits[: shape.batch],
             ce_grad=floats(part, "ce_grad", gradient and budget),
             mse_grad=floats(part, "mse_grad", gradient and budget),
             td_error=td_error,
             next_action=rt.zeros((shape.batch, len(shape.branches)), np.int32, f"{label}.next_action"),
             target=floats(part, "target", keep_target),
-            rows=rows,
-            parts=floats(
-                (-(-shape.batch // _chunk(shape.batch)), shape.stats_width), "parts", shape.batch > _DIRECT_ROWS
-            ),
+            rows=statistics,
+            parts=floats((sum(chunks), shape.stats_width), "parts", many),
+            drawn=chunks[0] if many else shape.drawn_rows,
+            dlogits_all=dlogits,
         )
 
     @property
     def stats(self) -> Buffer:
-        """The rows of statistics to add up, f32 (R, W): of the batch, or of its chunks."""
+        """The rows of statistics to add up, f32 (R, W): of the batch, or of its chunks; `drawn` of them of drawn rows."""
         return self.rows if self.parts is None else self.parts
 
 
@@ -157,7 +173,8 @@ def writes(buffers: DdqnBuffers) -> list[Buffer]:
 
 
 def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers) -> None:
-    """One launch without a budget, two with one; one more above 256 rows. Takes an ungraphed user too."""
+    """One launch without a budget, two with one; one more above 256 rows, two where some were not drawn. Takes an ungraphed
+    user too."""
     b, k, s, n = shape.batch, len(shape.branches), shape.actions, shape.atoms
     common = {"branch_sizes": shape.packed_branches, "B": b, "K": k, "S": s, "N": n, "Np": shape.head_padded,
               "W": shape.stats_width}  # fmt: skip
@@ -171,10 +188,13 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
                            priority=inputs.priority, step=inputs.step, ce_grad=buffers.ce_grad,
                            mse_grad=buffers.mse_grad, dlogits=None if budget else buffers.dlogits,
                            td_error=buffers.td_error, next_action=buffers.next_action, target=buffers.target,
-                           rows=buffers.rows, guard=inputs.guard,
+                           rows=buffers.rows, guard=inputs.guard, R=inputs.logits.shape[1],
                            branch_scale=1.0 / k if shape.reduction == "mean" else 1.0))  # fmt: skip
     if buffers.parts is not None:
-        row_stats.record(child, buffers.rows, buffers.parts)
+        drawn = shape.drawn_rows
+        row_stats.record(child, buffers.rows[:drawn], buffers.parts[: buffers.drawn])
+        if drawn < b:
+            row_stats.record(child, buffers.rows[drawn:], buffers.parts[buffers.drawn :])
     if budget and buffers.dlogits is not None:
         child.launch("budget_blend", grid=(b,), block=(256 if b <= 256 else 128,),
                      args=dict(common, ce_grad=buffers.ce_grad, mse_grad=buffers.mse_grad, rows=buffers.stats,

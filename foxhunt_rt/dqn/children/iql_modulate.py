@@ -16,12 +16,12 @@ def add(step: StepView, config: IqlConfig, rows: Buffer) -> None:
     Parameters
     ----------
     rows : Buffer
-        f32 (B, 4) of `aux.Iql`: the advantages.
+        f32 (B or more, 4) of `aux.Iql`: the advantages.
     """
-    per_block, batch = abi.constant("IQL_MODULATE_ROWS"), step.shape.batch
-    with step.child("iql_modulate", before="per_priority", reads=[rows], writes=[step.batch.td_error]) as child:
+    per_block, batch = abi.constant("IQL_MODULATE_ROWS"), step.drawn.size
+    with step.child("iql_modulate", before="per_priority", reads=[rows], writes=[step.drawn.td_error]) as child:
         child.launch("iql_modulate", grid=(-(-batch // per_block),), block=(256,),
-                     args=dict(rows=rows, td_error=step.batch.td_error, beta=config.beta, low=config.modulation_low,
+                     args=dict(rows=rows, td_error=step.drawn.td_error, beta=config.beta, low=config.modulation_low,
                                high=config.modulation_high, B=batch))  # fmt: skip
 
 

@@ -92,7 +92,7 @@ class Iqn(Extension):
         rows, width = embedded.shape
         x, trunk = step.trunk_output, step.trunk_gradient(self.name)
         hidden = step.forward.hidden[-1]
-        x_target: Buffer = hidden[forward.TARGET_NEXT : forward.TARGET_NEXT + 1].view(hidden.shape[1:])
+        x_target: Buffer = hidden[forward.TARGET_NEXT : forward.TARGET_NEXT + 1].view(hidden.shape[1:])[: shape.batch]
         shared = 4 * (k * width + 4 * k * n)
         if shared > _SHARED_BYTES:
             raise ConfigError(f"iqn takes {shared} bytes of shared memory for {k} branches, a trunk {width} wide and {n} "

@@ -32,9 +32,9 @@ def record_head_gradient(child: Child, step: StepView, extension: Extension, gro
     Parameters
     ----------
     rows : Buffer
-        f32 (B, C): the metrics' columns, then ``outputs`` gradients.
+        f32 (B, C), of the first rows of `StepView.trunk_output`: the metrics' columns, then ``outputs`` gradients.
     """
-    x, first = step.trunk_output, len(extension.metrics)
+    x, first = step.trunk_output[: rows.shape[0]], len(extension.metrics)
     batch, width = x.shape
     child.launch("head_gradient", grid=(-(-width // abi.constant("HEAD_COLUMNS")) + 1,), block=(512,),
                  args=dict(x=x, rows=rows, dw=group.grad("weight"), dbias=group.grad("bias"), means=step.metrics_of(extension),

@@ -16,9 +16,10 @@ from foxhunt_rt.replay import Batch, Replay
 class PerPriorityInputs:
     """What per_priority reads."""
 
-    batch: Batch  # index as drawn, td_error >= 0; one that is not finite writes nothing and is counted
+    batch: Batch  # the rows drawn alone: index, td_error >= 0; one that is not finite writes nothing and is counted
     step: Buffer  # step_block[1]: alpha_per, eps_per
     stats: Buffer | None = None  # f32 (R, W) rows of statistics; None: nobody wants their total
+    drawn: int = 0  # how many of them come from the rows drawn; 0: all
 
 
 def reads(inputs: PerPriorityInputs) -> list[Buffer]:
@@ -31,10 +32,14 @@ def writes(replay: Replay, total: Buffer | None = None) -> list[Buffer]:
 
 def record(child: Child, inputs: PerPriorityInputs, replay: Replay, total: Buffer | None = None) -> None:
     """`per_priority`, a block a drawn row: P = (td_error + eps)^alpha, then the sum of its 256 rows. Above 65,536 rows
-    `per_priority_upper` too: the third level of sums. With statistics `row_stats` adds them up to total, f32 (1, W)."""
+    `per_priority_upper` too: the third level of sums. With statistics `row_stats` adds them up to total, f32 (1, W); where some
+    are not of drawn rows, to (2, W), in one launch more."""
     replay.record_priorities(child, inputs.batch, inputs.step)
     if inputs.stats is not None and total is not None:
-        row_stats.record(child, inputs.stats, total)
+        drawn = inputs.drawn or inputs.stats.shape[0]
+        row_stats.record(child, inputs.stats[:drawn], total[:1])
+        if drawn < inputs.stats.shape[0]:
+            row_stats.record(child, inputs.stats[drawn:], total[1:])
 
 
 def add(plan: StepPlan, inputs: PerPriorityInputs, replay: Replay, total: Buffer | None = None) -> None:

@@ -63,14 +63,15 @@ class Risk(Extension):
 
 def _record(step: StepView, extension: Extension, kernel: str, columns: int, outputs: int, **scalars: float) -> Buffer:
     """Appends the child of one head after ddqn; returns its rows."""
-    x, group = step.trunk_output, step.group(extension.name)
-    batch, width = x.shape
-    rows = step.runtime.zeros((batch, columns), np.float32, f"{extension.name}.rows")
+    batch, group = step.drawn, step.group(extension.name)
+    x = step.trunk_output[: batch.size]
+    width = x.shape[1]
+    rows = step.runtime.zeros((batch.size, columns), np.float32, f"{extension.name}.rows")
     weight, bias = group.theta("weight"), group.theta("bias")
-    with step.child(f"post_aux.{extension.name}", after="ddqn", reads=[x, step.batch.ret, weight, bias],
+    with step.child(f"post_aux.{extension.name}", after="ddqn", reads=[x, batch.ret, weight, bias],
                     writes=[rows, *group.gradient, step.metrics_of(extension)]) as child:  # fmt: skip
-        child.launch(kernel, grid=(batch,), block=(128,), args=dict(scalars, x=x, ret=step.batch.ret, w=weight, bias=bias,
-                     rows=rows, B=batch, Hp=width))  # fmt: skip
+        child.launch(kernel, grid=(batch.size,), block=(128,), args=dict(scalars, x=x, ret=batch.ret, w=weight,
+                     bias=bias, rows=rows, B=batch.size, Hp=width))  # fmt: skip
         record_head_gradient(child, step, extension, group, rows, outputs=outputs)
     return rows
 

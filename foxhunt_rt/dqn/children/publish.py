@@ -17,7 +17,7 @@ _THREADS = 64  # a warp for the record, one for the fence before it
 class PublishInputs:
     """What publish reads."""
 
-    total: Buffer  # f32 (1, W) statistics of the batch
+    total: Buffer  # f32 (1, W) statistics of the rows drawn; (2, W): and of the other rows that have a loss
     step: Buffer  # step_block[1]
     optim: Buffer  # optim_stats[1]
     replay: Buffer  # replay_state[1]
@@ -36,12 +36,13 @@ class PublishBuffers:
 
 def record(child: Child, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
     """One launch of one block."""
+    total, metrics = inputs.total, inputs.metrics
     child.launch("publish", grid=(1,), block=(_THREADS,), shared=4 * shape.stats_width,
-                 args=dict(total=inputs.total, step=inputs.step, optim=inputs.optim, replay=inputs.replay,
-                           guard=inputs.guard, alarms=buffers.alarms, records=buffers.records, W=shape.stats_width,
-                           N=shape.atoms, B=shape.batch, capacity=buffers.records.shape[0], metrics=inputs.metrics,
-                           metrics_ring=buffers.metrics_ring,
-                           M=inputs.metrics.shape[0] if inputs.metrics is not None else 0))  # fmt: skip
+                 args=dict(total=total[:1], rest=total[1:] if total.shape[0] > 1 else None, step=inputs.step,
+                           optim=inputs.optim, replay=inputs.replay, guard=inputs.guard, alarms=buffers.alarms,
+                           records=buffers.records, W=shape.stats_width, N=shape.atoms, B=shape.drawn_rows,
+                           capacity=buffers.records.shape[0], metrics=metrics, metrics_ring=buffers.metrics_ring,
+                           M=metrics.shape[0] if metrics is not None else 0))  # fmt: skip
 
 
 def add(plan: StepPlan, shape: LossShape, inputs: PublishInputs, buffers: PublishBuffers) -> None:
