@@ -81,14 +81,22 @@ class KnownMarket:
         return self.spec.market_cost / self.spec.tick_value
 
 
-def simulate_known(sessions: int, seed: int, *, session_bars: int = 120) -> KnownMarket:
+def simulate_known(sessions: int, seed: int, *, session_bars: int = 120, drift: float = 1.0) -> KnownMarket:
     """`sessions` sessions from `seed`; the same arguments give the same bars.
+
+    Parameters
+    ----------
+    sessions, seed, session_bars : int
+    drift : float
+        Factor on the mean of the moves, 0 to 1. With 0 the chain drives nothing: bars are noise, and the optimum is to stay flat.
 
     Raises
     ------
     ValueError
-        Too few bars, or so many that prices reach zero.
+        Too few bars, or so many that prices reach zero, or a drift outside 0 to 1.
     """
+    if not 0.0 <= drift <= 1.0:
+        raise ValueError(f"a drift of {drift:g} is no share of the moves; give 0 to 1")
     if sessions < 1 or session_bars < 2:
         raise ValueError(f"{sessions} sessions of {session_bars} bars; simulate at least 1 of 2")
     n = sessions * session_bars
@@ -96,7 +104,7 @@ def simulate_known(sessions: int, seed: int, *, session_bars: int = 120) -> Know
     fast = np.array([[1.0 - _FAST_END, _FAST_END, 0.0], [_FAST_BEGIN / 2, 1.0 - _FAST_BEGIN, _FAST_BEGIN / 2],
                      [0.0, _FAST_END, 1.0 - _FAST_END]])  # fmt: skip
     transition = np.kron(slow, fast)
-    edge = (_SLOW_MEAN * SLOW + _FAST_MEAN * FAST) / MOVE  # chance of up less chance of down
+    edge = drift * (_SLOW_MEAN * SLOW + _FAST_MEAN * FAST) / MOVE  # chance of up less chance of down
     up, down = (_MOVES + edge) / 2.0, (_MOVES - edge) / 2.0
 
     random = np.random.Generator(np.random.Philox(seed))

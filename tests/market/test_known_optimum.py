@@ -51,6 +51,19 @@ def test_the_same_seed_gives_the_same_bars(market: KnownMarket) -> None:
     assert (market.state != other.state).any()
     with pytest.raises(ValueError, match="at least 1 of 2"):
         simulate_known(0, seed=1)
+    with pytest.raises(ValueError, match="a drift of 2 is no share"):
+        simulate_known(1, seed=1, drift=2.0)
+
+
+def test_without_drift_the_bars_are_noise(market: KnownMarket) -> None:
+    """The chain walks as before and drives nothing: no state has a mean move, and the optimum is to stay flat."""
+    noise = simulate_known(400, seed=1, drift=0.0)
+    np.testing.assert_array_equal(noise.state, market.state)
+    assert (noise.mean_move == 0).all() and not walk(solve(noise)[1], noise.state, noise.session_bars).any()
+    move = np.diff(noise.bars.close) / noise.spec.tick
+    for k in range(len(SLOW)):
+        seen = move[noise.state[:-1] == k]
+        assert abs(seen.mean()) <= 5.0 * seen.std() / np.sqrt(len(seen))
 
 
 def test_the_chain_and_the_moves_are_as_declared(market: KnownMarket) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from foxhunt_rt.config import Config
 from foxhunt_rt.graph import Runtime
-from foxhunt_rt.market.baselines import backtest
+from foxhunt_rt.market.baselines import backtest, baseline
 from foxhunt_rt.market.folds import walk_forward
 from foxhunt_rt.market.known_optimum import SETTINGS, KnownMarket, simulate_known
 from foxhunt_rt.market.metrics import summarize
@@ -65,6 +65,22 @@ def train(rt: Runtime, seed: int, config: Config = CONFIG, sessions: int = SESSI
             "trades": test["trades"], "optimum_trades": optimum.trades}  # fmt: skip
 
 
+def train_on_noise(rt: Runtime, seed: int, config: Config = CONFIG, sessions: int = SESSIONS) -> dict[str, Any]:
+    """Trains where nothing can be earned: trades and loss of the test window, as shares of the random policy's."""
+    config = config.merged({"train": {"seed": seed}})
+    market = simulate_known(sessions, 100 + seed, drift=0.0)
+    training = WalkForward(rt, prepare(market, config), config)
+    try:
+        test = training.run()["test"][0]
+        first, stop = training.world.folds[0].test
+    finally:
+        training.close()
+    random = summarize(baseline("random", market.bars.slice(first, stop), market.spec, config.market, seed=seed),
+                       market.bars.slice(first, stop).ts, market.spec, capital=1e6, clock=market.bars.clock)  # fmt: skip
+    return {"seed": seed, "trades": test["trades"], "trades_share": test["trades"] / random.trades,
+            "loss_share": max(0.0, -test["net_pnl"]) / random.costs}  # fmt: skip
+
+
 def test_a_short_training_is_judged(runtime: Runtime) -> None:
     """The plumbing of the proof, in seconds."""
     config = CONFIG.merged({"network": {"hidden": [8]}, "train": {"epochs": 1, "steps_per_epoch": 5}})
@@ -86,3 +102,13 @@ def test_it_earns_nine_tenths_of_the_optimum(runtime: Runtime) -> None:
     )
     assert shares.mean() >= 0.9
     assert np.mean([f["myopic_share"] for f in found]) <= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_on_noise_it_stops_trading(runtime: Runtime) -> None:
+    """Where no trade earns its costs: at most a tenth of the random policy's trades, and a twentieth of its costs."""
+    for seed in range(3):
+        found = train_on_noise(runtime, seed)
+        print({name: round(value, 4) for name, value in found.items()})
+        assert found["trades_share"] <= 0.1 and found["loss_share"] <= 0.05
