@@ -34,6 +34,7 @@ __all__ = [
     "FeatureConfig",
     "GuardConfig",
     "HeadConfig",
+    "HorizonsConfig",
     "IqlConfig",
     "IqnConfig",
     "LossConfig",
@@ -253,6 +254,25 @@ class RiskConfig(HeadConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class HorizonsConfig(HeadConfig):
+    """Heads for the net return over several horizons, whose blend shapes the targets: docs/step/multi_horizon.md."""
+
+    section = "horizons"
+    bars: tuple[int, ...] = option(
+        (1, 5, 20, 60), "horizons, in steps of one environment: bars; 1 to 8", low=1, high=1 << 16
+    )
+    rate: float = option(0.01, "share of a new batch in the running errors", above=0.0, high=1.0)
+    temperature: float = option(1.0, "of the blend: softmax(-error / temperature)", above=0.0)
+    bound: float = option(
+        0.05, "bound on the potential, as a share of half the support; 0: predict, and shape nothing", low=0.0, high=1.0
+    )
+
+    def check(self) -> None:
+        if not 1 <= len(self.bars) <= 8 or len(set(self.bars)) != len(self.bars):
+            raise ConfigError(f"horizons.bars = {list(self.bars)}; give 1 to 8 different horizons")
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -378,7 +398,8 @@ class TrainConfig(Section):
     )
     embargo: int = option(
         0,
-        "bars left out between training, validation and test; never under the longest feature and reward horizon",
+        "bars left out between training, validation and test: 0, or at least the furthest target's; never under the longest "
+        "feature's window and that together",
         low=0,
     )
     epochs: int = option(10, "passes over the training window of a fold", low=1)
@@ -420,6 +441,7 @@ class Config:
     iqn: IqnConfig = dataclasses.field(default_factory=IqnConfig)
     selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
     risk: RiskConfig = dataclasses.field(default_factory=RiskConfig)
+    horizons: HorizonsConfig = dataclasses.field(default_factory=HorizonsConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -427,6 +449,11 @@ class Config:
     def horizon(self) -> int:
         """T of the schedules, in steps."""
         return self.optim.horizon or self.train.epochs * self.train.steps_per_epoch
+
+    @property
+    def reward_horizon(self) -> int:
+        """Steps ahead that the furthest target of a row reaches."""
+        return max((self.replay.n_step, *(self.horizons.bars if self.horizons.enabled else ())))
 
     def slot(self, name: str) -> Slot:
         """An option as a launch field that `StepGraph.set` may change; it remembers where it comes from.
@@ -515,6 +542,9 @@ class Config:
         for field in dataclasses.fields(self):
             if not isinstance(getattr(self, field.name), hints(Config)[field.name]):
                 raise ConfigError(f"{field.name} must be a {hints(Config)[field.name].__name__}")
+        if 0 < self.train.embargo < self.reward_horizon:
+            raise ConfigError(f"train.embargo = {self.train.embargo} bars is under the furthest target's "
+                              f"{self.reward_horizon}; set it to at least that, or to 0: as long as need be")  # fmt: skip
 
 
 _SMOKE: dict[str, Any] = {

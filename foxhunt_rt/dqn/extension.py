@@ -24,7 +24,7 @@ from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children.adam import AdamBuffers
 from foxhunt_rt.dqn.children.adam_grad import AdamGradBuffers
 from foxhunt_rt.dqn.children.ddqn import DdqnBuffers, LossShape
-from foxhunt_rt.dqn.children.forward import ONLINE, ForwardBuffers
+from foxhunt_rt.dqn.children.forward import ONLINE, ONLINE_NEXT, ForwardBuffers
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import LayoutError, NetworkLayout, ParameterGroup, Segment
 from foxhunt_rt.driver import Buffer, DeviceBuffer, FoxhuntError
@@ -160,6 +160,8 @@ class StepView:
         All rows, R, that the network runs on.
     ret : Buffer
         f32 (M,), n-step returns in units of the support: ``batch.ret``, or with popart on what that makes of it.
+    shaped_ret : Buffer
+        f32 (M,), what ddqn takes for them: ``ret``, or with horizons on that and a potential's difference.
     replay : Replay
     step : Buffer
         step_block[1], latched by counters: step, learning rate, gamma, seeds, alpha_c51 and the like.
@@ -184,6 +186,7 @@ class StepView:
     drawn: Batch
     all_rows: Batch
     ret: Buffer
+    shaped_ret: Buffer
     replay: Replay
     step: Buffer
     state: Buffer
@@ -228,7 +231,7 @@ class StepView:
     def appended_trunk_output(self, extension: str) -> Buffer:
         """f32 (rows, Hp): `trunk_output` of the rows that an extension appends."""
         begin, stop = self._rows_of(extension)
-        view: Buffer = self._trunk_output[begin:stop]
+        view: Buffer = self._trunk_output(ONLINE)[begin:stop]
         return view
 
     @property
@@ -240,17 +243,24 @@ class StepView:
         ExtensionError
             With network.precision bf16, where it is kept in bf16.
         """
-        hidden: Buffer = self._trunk_output
-        return hidden if hidden.shape[0] == self.batch.size else hidden[: self.batch.size]
+        return self._of_losses(self._trunk_output(ONLINE))
 
     @property
-    def _trunk_output(self) -> Any:
+    def trunk_output_next(self) -> Buffer:
+        """f32 (M, Hp): the same on s', by the online network. Raises as `trunk_output`."""
+        return self._of_losses(self._trunk_output(ONLINE_NEXT))
+
+    def _of_losses(self, rows: Any) -> Buffer:
+        found: Buffer = rows if rows.shape[0] == self.batch.size else rows[: self.batch.size]
+        return found
+
+    def _trunk_output(self, which: int) -> Any:
         hidden = self.forward.hidden[-1]
         if hidden.dtype != np.dtype(np.float32):
             raise ExtensionError(
                 "the trunk's output is kept in bf16, and extensions read it in f32: set network.precision=tf32"
             )
-        return hidden[ONLINE : ONLINE + 1].view(hidden.shape[1:])
+        return hidden[which : which + 1].view(hidden.shape[1:])
 
     def trunk_gradient(self, extension: str) -> Buffer:
         """f32 (M, Hp): where an extension writes its loss's gradient by `trunk_output`; adam_grad adds it to that of the heads.

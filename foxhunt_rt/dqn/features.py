@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children import aux, causal, iqn, perturb, popart, post_aux, prune, spectral, vaccine
+from foxhunt_rt.dqn.children import aux, causal, horizons, iqn, perturb, popart, post_aux, prune, spectral, vaccine
 from foxhunt_rt.dqn.extension import Extension
 
 #: Children of the step in the order in which it is told; a name with a dot is a part of the child before the dot.
@@ -27,6 +27,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("iqn", iqn.Iqn),
     ("selectivity", post_aux.Selectivity),
     ("risk", post_aux.Risk),
+    ("horizons", horizons.Horizons),
     ("prune", prune.Prune),
     ("vaccine", vaccine.Vaccine),
     ("perturb", perturb.Perturb),

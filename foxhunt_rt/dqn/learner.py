@@ -66,6 +66,8 @@ class Learner:
         The first B of them, which were drawn from the replay.
     ret : Buffer
         f32 (M,), n-step returns in units of the support: ``batch.ret``, or with popart on a buffer beside it.
+    shaped_ret : Buffer
+        f32 (M,), what ddqn takes for them: ``ret``, or with horizons on a buffer beside it.
     forward, ddqn, grad, adam
         The buffers of those children.
     graph : StepGraph
@@ -109,6 +111,8 @@ class Learner:
         self.rows = Batch.allocate(rt, r, state_dim)
         self.batch, self.drawn = self.rows.rows(0, b), self.rows.rows(0, drawn)
         self.ret: Buffer = rt.zeros(b, np.float32, "popart.ret") if config.popart.enabled else self.batch.ret
+        shaping = config.horizons.enabled and config.horizons.bound > 0.0
+        self.shaped_ret: Buffer = rt.zeros(self.batch.size, np.float32, "horizons.ret") if shaping else self.ret
         self.products = choose(rt, self.layout, r, config.network.precision, table_of(config.network.choices))
         self.forward = forward.ForwardBuffers.create(rt, self.layout, r, self.products)
         self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
@@ -153,7 +157,7 @@ class Learner:
         forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, rows.state, rows.next_state),
                     self.forward, self.products)  # fmt: skip
         assert self.ddqn.dlogits_all is not None
-        ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.ret, batch.discount,
+        ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.shaped_ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
         adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits_all,
                                                              tuple(self.forward.kept(rows.state)), self._trunk_more),
@@ -182,9 +186,10 @@ class Learner:
             at += len(extension.metrics)
         return StepView(
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
-            drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, replay=self.replay, step=self.step_block,
-            state=self.state, control=self.control.buffer, guard=self.guard, forward=self.forward, ddqn=self.ddqn,
-            adam=self.adam, grad=self.grad, groups=self.groups, metrics=slots, metric_rows=rows, trunk_gradients=gradients,
+            drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
+            step=self.step_block, state=self.state, control=self.control.buffer, guard=self.guard, forward=self.forward,
+            ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups, metrics=slots, metric_rows=rows,
+            trunk_gradients=gradients,
         )  # fmt: skip
 
     @property

@@ -36,7 +36,8 @@ _BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.bat
              "causal.enabled", "causal.period", "causal.groups", "causal.rows", "causal.reference", "causal.rate",
              "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",
              "perturb.enabled", "perturb.period", "perturb.shrink", "perturb.sigma",
-             "iqn.quantiles", "iqn.kappa", "iqn.budget_share")  # fmt: skip
+             "iqn.quantiles", "iqn.kappa", "iqn.budget_share",
+             "horizons.enabled", "horizons.bars", "horizons.rate", "horizons.temperature", "horizons.bound")  # fmt: skip
 
 
 def _sizes(learner: Learner) -> dict[str, Any]:

@@ -135,6 +135,7 @@ class Replay:
         self.running: DeviceBuffer | None = None
         self._control: Buffer | None = None
         self._insert_launched = False
+        self.ahead = 0
         if vector:
             self.state = runtime.zeros((capacity, state_dim), f32, "replay.state")
             self.final_state = runtime.zeros((self.final_observations, state_dim), f32, "replay.final_state")
@@ -199,6 +200,14 @@ class Replay:
         self._control = control
         self.returns = self.runtime.zeros(1, abi.dtype("return_stats"), "replay.returns")
         self.running = self.runtime.zeros(self.capacity // (self.n_step + 1), np.float64, "replay.running")
+
+    def reach_ahead(self, steps: int) -> None:
+        """Notes that kernels look so many rows of an environment ahead of one drawn (cuda_src/replay/ahead.h): `staging` then
+        refuses more environments than leave such a window in the ring.
+
+        In a capture: legal. Synchronizes: no. Allocates: no.
+        """
+        self.ahead = max(self.ahead, steps)
 
     # ---------------------------------------------------------------- sampling and priorities
 
@@ -297,6 +306,10 @@ class Replay:
             The ring cannot hold the windows of so many environments.
         """
         need = (self.n_step + 1) * environments
+        if self.ahead * environments > self.capacity:
+            raise ReplayError(f"targets {self.ahead} steps ahead in {environments} environments span "
+                              f"{self.ahead * environments} rows, the ring holds {self.capacity}: none would ever be known; "
+                              "raise the capacity, or shorten the horizons")  # fmt: skip
         if environments < 1 or need > self.capacity:
             raise ReplayError(f"{environments} environments with {self.n_step}-step windows need (n_step + 1) * environments = "
                               f"{need} rows, the ring holds {self.capacity}; raise the capacity")  # fmt: skip

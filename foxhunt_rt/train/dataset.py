@@ -52,8 +52,8 @@ class DataSet:
         features = build_features(bars, config.market.features, spec)
         ends = session_ends(bars.session)
         train = config.train
-        # No target may reach from one window into the next: the longest feature looks back, an n-step return ahead.
-        embargo = max(train.embargo, features.horizon + config.replay.n_step)
+        # No target may reach from one window into the next: the longest feature looks back, the furthest target ahead.
+        embargo = max(train.embargo, features.horizon + config.reward_horizon)
         folds = walk_forward(len(bars), folds=train.folds, validation_share=train.validation_share,
                              test_share=train.test_share, embargo=embargo, window=train.window)  # fmt: skip
         for fold in folds:

@@ -99,7 +99,7 @@ class Iql(Extension):
                                    bias=group.theta("bias"), step=step.step, rows=self.rows,
                                    branch_sizes=shape.packed_branches, expectile=self.config.tau, B=batch,
                                    K=len(shape.branches), N=shape.atoms, Np=shape.head_padded, Hp=width))  # fmt: skip
-            record_head_gradient(child, step, self, group, self.rows, outputs=1)
+            record_head_gradient(child, step, group, self.rows, step.metrics_of(self), outputs=1)
         iql_modulate.add(step, self.config, self.rows)
 
 

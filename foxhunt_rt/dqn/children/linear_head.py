@@ -6,7 +6,7 @@ The head's own kernel leaves one row a batch row: first what is reported of it, 
 from __future__ import annotations
 
 from foxhunt_rt.config import HeadConfig
-from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
+from foxhunt_rt.dqn.extension import GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup, Tensor
 from foxhunt_rt.driver import Buffer
@@ -25,20 +25,22 @@ def linear_head(name: str, layout: NetworkLayout, outputs: int, options: HeadCon
     return ParameterGroup(name, tensors, options.lr_factor, options.max_grad_norm, scaled)
 
 
-def record_head_gradient(child: Child, step: StepView, extension: Extension, group: GroupView, rows: Buffer, *,
+def record_head_gradient(child: Child, step: StepView, group: GroupView, rows: Buffer, means: Buffer, *,
                          outputs: int) -> None:  # fmt: skip
-    """Records the gradient, the means of what the head reports, which are the metrics, and the squares. Two launches.
+    """Records the gradient, the means of what the head reports, and the squares. Two launches.
 
     Parameters
     ----------
     rows : Buffer
-        f32 (B, C), of the first rows of `StepView.trunk_output`: the metrics' columns, then ``outputs`` gradients.
+        f32 (B, n + outputs), of the first rows of `StepView.trunk_output`: what is reported, then the gradients of the outputs.
+    means : Buffer
+        f32 (n,), over the rows.
     """
-    x, first = step.trunk_output[: rows.shape[0]], len(extension.metrics)
+    x = step.trunk_output[: rows.shape[0]]
     batch, width = x.shape
     child.launch("head_gradient", grid=(-(-width // abi.constant("HEAD_COLUMNS")) + 1,), block=(512,),
-                 args=dict(x=x, rows=rows, dw=group.grad("weight"), dbias=group.grad("bias"), means=step.metrics_of(extension),
-                           B=batch, C=rows.shape[1], first=first, outputs=outputs, Hp=width))  # fmt: skip
+                 args=dict(x=x, rows=rows, dw=group.grad("weight"), dbias=group.grad("bias"), means=means,
+                           B=batch, C=rows.shape[1], first=means.size, outputs=outputs, Hp=width))  # fmt: skip
     group.record_squares(child)
 
 

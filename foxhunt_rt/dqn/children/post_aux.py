@@ -72,7 +72,7 @@ def _record(step: StepView, extension: Extension, kernel: str, columns: int, out
                     writes=[rows, *group.gradient, step.metrics_of(extension)]) as child:  # fmt: skip
         child.launch(kernel, grid=(batch.size,), block=(128,), args=dict(scalars, x=x, ret=batch.ret, w=weight,
                      bias=bias, rows=rows, B=batch.size, Hp=width))  # fmt: skip
-        record_head_gradient(child, step, extension, group, rows, outputs=outputs)
+        record_head_gradient(child, step, group, rows, step.metrics_of(extension), outputs=outputs)
     return rows
 
 
