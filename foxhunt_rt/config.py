@@ -258,18 +258,18 @@ class HorizonsConfig(HeadConfig):
     """Heads for the net return over several horizons, whose blend shapes the targets: docs/step/multi_horizon.md."""
 
     section = "horizons"
-    bars: tuple[int, ...] = option(
+    lengths: tuple[int, ...] = option(
         (1, 5, 20, 60), "horizons, in steps of one environment: bars; 1 to 8", low=1, high=1 << 16
     )
     rate: float = option(0.01, "share of a new batch in the running errors", above=0.0, high=1.0)
-    temperature: float = option(1.0, "of the blend: softmax(-error / temperature)", above=0.0)
+    blend_temperature: float = option(1.0, "of the blend: softmax(-error / blend_temperature)", above=0.0)
     bound: float = option(
         0.05, "bound on the potential, as a share of half the support; 0: predict, and shape nothing", low=0.0, high=1.0
     )
 
     def check(self) -> None:
-        if not 1 <= len(self.bars) <= 8 or len(set(self.bars)) != len(self.bars):
-            raise ConfigError(f"horizons.bars = {list(self.bars)}; give 1 to 8 different horizons")
+        if not 1 <= len(self.lengths) <= 8 or len(set(self.lengths)) != len(self.lengths):
+            raise ConfigError(f"horizons.lengths = {list(self.lengths)}; give 1 to 8 different horizons")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -453,7 +453,7 @@ class Config:
     @property
     def reward_horizon(self) -> int:
         """Steps ahead that the furthest target of a row reaches."""
-        return max((self.replay.n_step, *(self.horizons.bars if self.horizons.enabled else ())))
+        return max((self.replay.n_step, *(self.horizons.lengths if self.horizons.enabled else ())))
 
     def slot(self, name: str) -> Slot:
         """An option as a launch field that `StepGraph.set` may change; it remembers where it comes from.

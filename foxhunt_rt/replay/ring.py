@@ -135,7 +135,9 @@ class Replay:
         self.running: DeviceBuffer | None = None
         self._control: Buffer | None = None
         self._insert_launched = False
-        self.ahead = 0
+        self.ahead = (
+            0  # rows of an environment that kernels look ahead of one drawn (cuda_src/replay/ahead.h): `staging` asks
+        )
         if vector:
             self.state = runtime.zeros((capacity, state_dim), f32, "replay.state")
             self.final_state = runtime.zeros((self.final_observations, state_dim), f32, "replay.final_state")
@@ -200,14 +202,6 @@ class Replay:
         self._control = control
         self.returns = self.runtime.zeros(1, abi.dtype("return_stats"), "replay.returns")
         self.running = self.runtime.zeros(self.capacity // (self.n_step + 1), np.float64, "replay.running")
-
-    def reach_ahead(self, steps: int) -> None:
-        """Notes that kernels look so many rows of an environment ahead of one drawn (cuda_src/replay/ahead.h): `staging` then
-        refuses more environments than leave such a window in the ring.
-
-        In a capture: legal. Synchronizes: no. Allocates: no.
-        """
-        self.ahead = max(self.ahead, steps)
 
     # ---------------------------------------------------------------- sampling and priorities
 

@@ -2,7 +2,7 @@
 
 post_aux.horizons, beside ddqn: 1. `horizon_rows`, a block a row: labels from the ring, predictions; 2. `head_gradient`; 3. the
 squares of the gradient; 4. `horizon_blend`: running errors, and with them the weights that the next step uses.
-horizons.shape, between forward and ddqn: `horizon_shape`, by the weights of the step before.
+ddqn.horizons, between forward and ddqn: `horizon_shape`, by the weights of the step before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Horizons(Extension):
     blend : DeviceBuffer
         f32 (H + 1,): weights of the horizons, which add up to 1 once a label was valid; confidence.
     shaping : DeviceBuffer or None
-        f32 (B,): what was added to each row's return.
+        f32 (M,): what was added to each row's return.
     """
 
     name = "horizons"
@@ -45,45 +45,46 @@ class Horizons(Extension):
     def __init__(self, config: HorizonsConfig) -> None:
         self.config = config
         more = ("horizons_shaping",) if config.bound > 0.0 else ()
-        self.metrics = (*(f"horizon_{h}_error" for h in config.bars), *(f"horizon_{h}_weight" for h in config.bars),
+        self.metrics = (*(f"horizon_{h}_error" for h in config.lengths), *(f"horizon_{h}_weight" for h in config.lengths),
                         "horizons_loss", "horizons_valid", "horizons_confidence", *more)  # fmt: skip
 
     def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
-        return [linear_head(self.name, layout, len(self.config.bars), self.config)]
+        return [linear_head(self.name, layout, len(self.config.lengths), self.config)]
 
     def record(self, step: StepView) -> None:
-        rt, config, batch, replay = step.runtime, self.config, step.batch, step.replay
-        x, group = step.trunk_output, step.group(self.name)
-        (rows, width), count = x.shape, len(config.bars)
-        replay.reach_ahead(max(config.bars))
+        rt, config, batch, drawn, replay = step.runtime, self.config, step.batch, step.drawn, step.replay
+        x, group = step.trunk_output[: drawn.size], step.group(self.name)
+        (rows, width), count = x.shape, len(config.lengths)
+        replay.ahead = max(replay.ahead, *config.lengths)
         columns, means_of = abi.constant("HORIZON_COLUMNS"), abi.constant("HORIZON_MEANS")
         self.rows = rt.zeros((rows, columns * count), np.float32, "horizons.rows")
         self.running = rt.zeros((means_of, count), np.float32, "horizons.running")
         self.blend = rt.zeros(count + 1, np.float32, "horizons.blend")
-        self.shaping = rt.zeros(rows, np.float32, "horizons.shaping") if config.bound > 0.0 else None
+        self.shaping = rt.zeros(batch.size, np.float32, "horizons.shaping") if config.bound > 0.0 else None
         means = rt.zeros(means_of * count, np.float32, "horizons.means")
-        bars = rt.array(np.array(config.bars, np.int32), "horizons.bars")
+        bars = rt.array(np.array(config.lengths, np.int32), "horizons.lengths")
         weight, bias = group.theta("weight"), group.theta("bias")
         if self.shaping is not None:
             sigma = step.metric("popart_sigma") if step.config.popart.enabled else None
-            reads = [x, step.trunk_output_next, weight, bias, step.ret, batch.discount, bars, self.blend, step.step]
-            with step.child("horizons.shape", before="ddqn", reads=[*reads, *([sigma] if sigma is not None else [])],
+            here, following = step.trunk_output, step.trunk_output_next
+            reads = [here, following, weight, bias, step.ret, batch.discount, bars, self.blend, step.step]
+            with step.child("ddqn.horizons", before="ddqn", reads=[*reads, *([sigma] if sigma is not None else [])],
                             writes=[self.shaping, step.shaped_ret]) as child:  # fmt: skip
-                child.launch("horizon_shape", (rows,), (_THREADS,), dict(
-                    x=x, x_next=step.trunk_output_next, w=weight, bias=bias, ret=step.ret, discount=batch.discount,
+                child.launch("horizon_shape", (batch.size,), (_THREADS,), dict(
+                    x=here, x_next=following, w=weight, bias=bias, ret=step.ret, discount=batch.discount,
                     bars=bars, blend=self.blend, step=step.step, sigma=sigma, shaping=self.shaping,
-                    shaped=step.shaped_ret, bound=config.bound, B=rows, H=count, Hp=width))  # fmt: skip
-        reads = [x, weight, bias, batch.index, replay.rows, replay.ring, bars, step.step]
+                    shaped=step.shaped_ret, bound=config.bound, B=batch.size, H=count, Hp=width))  # fmt: skip
+        reads = [x, weight, bias, drawn.index, replay.rows, replay.ring, bars, step.step]
         with step.child("post_aux.horizons", after="ddqn", reads=[*reads, *([self.shaping] if self.shaping is not None else [])],
                         writes=[self.rows, means, *group.gradient, self.running, self.blend,
                                 step.metrics_of(self)]) as child:  # fmt: skip
             child.launch("horizon_rows", (rows,), (_THREADS,), dict(
-                x=x, w=weight, bias=bias, index=batch.index, ring_rows=replay.rows, ring=replay.ring, bars=bars,
+                x=x, w=weight, bias=bias, index=drawn.index, ring_rows=replay.rows, ring=replay.ring, bars=bars,
                 step=step.step, rows=self.rows, B=rows, H=count, Hp=width, capacity=replay.capacity))  # fmt: skip
             record_head_gradient(child, step, group, self.rows, means, outputs=count)
             child.launch("horizon_blend", (1,), (256,), dict(
                 means=means, shaping=self.shaping, running=self.running, blend=self.blend,
-                metrics=step.metrics_of(self), rate=config.rate, temperature=config.temperature, B=rows, H=count,
+                metrics=step.metrics_of(self), rate=config.rate, temperature=config.blend_temperature, B=batch.size, H=count,
                 n=4 if self.shaping is not None else 3))  # fmt: skip
 
     def reset(self) -> None:

@@ -30,7 +30,7 @@ from tests.dqn.test_whole_step import (
 )
 
 BARS = (1, 3, 7, 20)
-ON = ("horizons.enabled=true", "horizons.bars=1,3,7,20", "loss.reward_scale=0.5")
+ON = ("horizons.enabled=true", "horizons.lengths=1,3,7,20", "loss.reward_scale=0.5")
 F64 = npt.NDArray[np.float64]
 
 
@@ -53,7 +53,7 @@ def parts(of: Learner) -> dict[str, F64]:
     """Columns of the head's rows, (B, H) each."""
     e = extension(of, Horizons)
     names = ("error", "valid", "label", "square", "gradient")
-    table = e.rows.to_numpy().astype(np.float64).reshape(-1, len(names), len(e.config.bars))
+    table = e.rows.to_numpy().astype(np.float64).reshape(-1, len(names), len(e.config.lengths))
     return {name: table[:, i] for i, name in enumerate(names)}
 
 
@@ -152,7 +152,7 @@ def blend(running: F64, temperature: float = 1.0) -> tuple[F64, F64, float]:
 
 
 def test_running_errors_weights_and_confidence(runtime: Runtime) -> None:
-    made = learner(runtime, (*ON, "horizons.rate=0.2", "horizons.temperature=0.3", "horizons.lr_factor=20"))
+    made = learner(runtime, (*ON, "horizons.rate=0.2", "horizons.blend_temperature=0.3", "horizons.lr_factor=20"))
     running = np.zeros((4, len(BARS)))
     for _ in range(12):
         made.step()
@@ -262,14 +262,14 @@ def test_a_head_that_is_not_finite_skips_and_stops_nobody(runtime: Runtime) -> N
 
 
 def test_off_adds_nothing_and_on_adds_what_is_documented(runtime: Runtime) -> None:
-    core, on = footprint(runtime, ()), footprint(runtime, ("horizons.enabled=true", "horizons.bars=1,5"))
+    core, on = footprint(runtime, ()), footprint(runtime, ("horizons.enabled=true", "horizons.lengths=1,5"))
     assert not any("horizon" in name for name in core.children)
-    assert on.children - core.children == {"horizons.shape", "post_aux.horizons"} and on.nodes == core.nodes + 5
+    assert on.children - core.children == {"ddqn.horizons", "post_aux.horizons"} and on.nodes == core.nodes + 5
     order = [
-        name for name in on.order if name in ("forward", "horizons.shape", "ddqn", "post_aux.horizons", "adam_grad")
+        name for name in on.order if name in ("forward", "ddqn.horizons", "ddqn", "post_aux.horizons", "adam_grad")
     ]
-    assert order == ["forward", "horizons.shape", "ddqn", "post_aux.horizons", "adam_grad"]
-    unshaped = footprint(runtime, ("horizons.enabled=true", "horizons.bars=1,5", "horizons.bound=0"))
+    assert order == ["forward", "ddqn.horizons", "ddqn", "post_aux.horizons", "adam_grad"]
+    unshaped = footprint(runtime, ("horizons.enabled=true", "horizons.lengths=1,5", "horizons.bound=0"))
     assert unshaped.children - core.children == {"post_aux.horizons"} and unshaped.nodes == core.nodes + 4
 
 
@@ -282,7 +282,8 @@ def chain_of_signals(runtime: Runtime, *more: str, scale: float = 1.0, noise: fl
     """Records of a learner whose state's first entry is the next reward but for noise, and says nothing of later ones."""
     config = Config().with_set(["network.hidden=16", "network.atoms=5", "replay.capacity=4096", "replay.batch=128",
                                 "optim.lr=5e-3", "optim.lr_min=5e-3", "horizons.rate=0.03", "replay.alpha=0",
-                                "horizons.enabled=true", "horizons.bars=1,4", "horizons.lr_factor=5", "replay.n_step=1", *more])  # fmt: skip
+                                "horizons.enabled=true", "horizons.lengths=1,4", "horizons.lr_factor=5", "replay.n_step=1",
+                                *more])  # fmt: skip
     made = Learner(runtime, config, 2, (2,))
     random, staging = np.random.default_rng(0), made.replay.staging(64)
     signal = random.normal(size=(65, 64)).astype(np.float32)
@@ -300,7 +301,7 @@ def chain_of_signals(runtime: Runtime, *more: str, scale: float = 1.0, noise: fl
 
 def test_the_blend_follows_what_can_be_predicted(runtime: Runtime) -> None:
     """R^2 of the next reward is 1, of the next four 1/4: closed form. Each metric moves as its page says, by its cause."""
-    records = chain_of_signals(runtime, "horizons.temperature=0.25")
+    records = chain_of_signals(runtime, "horizons.blend_temperature=0.25")
     first, last = records[0], records[-1]
     assert last["horizon_1_error"] < 0.1 and last["horizon_4_error"] == pytest.approx(0.75, abs=0.1)
     assert last["horizon_1_weight"] > 0.85 > last["horizon_4_weight"]
@@ -308,10 +309,10 @@ def test_the_blend_follows_what_can_be_predicted(runtime: Runtime) -> None:
     assert last["horizons_confidence"] > 0.7 and last["horizons_loss"] < 0.6 * first["horizons_loss"]
     assert first["horizons_shaping"] == 0.0 < last["horizons_shaping"] < 2 * 0.05 * 10
     assert last["horizons_valid"] == pytest.approx((1.0 + 13 / 16) / 2, abs=0.03)
-    noisy = chain_of_signals(runtime, "horizons.temperature=0.25", noise=3.0)[-1]
+    noisy = chain_of_signals(runtime, "horizons.blend_temperature=0.25", noise=3.0)[-1]
     assert noisy["horizon_1_error"] > 0.7 and noisy["horizon_1_weight"] < last["horizon_1_weight"]
     assert noisy["horizons_confidence"] < 0.3 and noisy["horizons_loss"] > 5 * last["horizons_loss"]
-    cool = chain_of_signals(runtime, "horizons.temperature=10")[-1]
+    cool = chain_of_signals(runtime, "horizons.blend_temperature=10")[-1]
     assert cool["horizon_4_weight"] == pytest.approx(0.5, abs=0.05)
 
 
@@ -321,7 +322,7 @@ def test_sizes_that_cannot_work_are_refused(runtime: Runtime) -> None:
     assert Config().with_set(["horizons.enabled=true", "train.embargo=60"]).reward_horizon == 60
     assert Config().reward_horizon == Config().replay.n_step
     with pytest.raises(ConfigError, match="different horizons"):
-        Config().with_set(["horizons.bars=5,5"])
+        Config().with_set(["horizons.lengths=5,5"])
     with pytest.raises(ReplayError, match="60 steps ahead in 5 environments span 300 rows, the ring holds 256.*raise"):
         Agent(2, [2], Config().with_set(["horizons.enabled=true", "replay.batch=8", "replay.capacity=256",
                                          "network.hidden=4"]), runtime, environments=5)  # fmt: skip
