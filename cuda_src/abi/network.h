@@ -8,7 +8,8 @@
 #define LINEAR_MAX_COLS 64
 #define LINEAR_MAX_DX 1024
 
-/* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. */
+/* y[p] = act(x_p W_p + b_p) for p < passes: the network applied to up to three (input, parameters) pairs at once. With
+ * `residual` y[p] += x_p W_p + b_p. */
 typedef struct {
     const float *x0;           //@ in f32[R*Kp]             (R, Kp) input of pass 0
     const float *x1;           //@ in f32[(passes+1)/3*R*Kp] if_any     (R, Kp) input of pass 1; null when passes < 2
@@ -17,25 +18,28 @@ typedef struct {
     const float *bias;         //@ in f32[Np]               (Np,)
     const float *w_target;     //@ in f32[passes/3*Kp*Np] if_any        (Kp, Np) weights of pass 2; null when passes < 3
     const float *bias_target;  //@ in f32[passes/3*Np] if_any           (Np,) the same
-    float *y;                  //@ out f32[passes*R*Np]     (passes, R, Np)
+    float *y;                  //@ inout f32[passes*R*Np]   (passes, R, Np); read with residual alone
     int32_t passes;            //@ 1 to 3
     int32_t R;                 //@ rows
     int32_t K;                 //@ input width without padding
     int32_t Kp;                //@ input width
     int32_t Np;                //@ output width
     int32_t relu;              //@ 0: linear, 1: max(y, 0), NaN stays NaN
+    int32_t residual;          //@ 1: added to what y holds
     int32_t block_rows;        //@ rows of outputs a block owns
     int32_t block_cols;        //@ columns
+    uint32_t pad0_;            //@ pad
 } linear_forward_args;
 
-/* dw[z] = x_z^T dy_z, db[z] = column sums of dy_z over the rows of split z; dx = (dy W^T + sum of dx_more) where x > 0. */
+/* dw[z] = x_z^T dy_z, db[z] = column sums of dy_z over the rows of split z; dx = (dy W^T + sum of dx_more), with relu
+ * where x > 0. */
 typedef struct {
     const float *x;        //@ in f32[R*Kp]              (R, Kp) input of the layer, as the forward pass kept it
     const float *dy;       //@ in f32[R*Np]              (R, Np) gradient of the layer's output before its activation
     const float *w;        //@ in f32[Kp*Np] optional    (Kp, Np); null with dx
     float *dw;             //@ out f32[(splits-1)*split_stride+Kp*Np]   (splits, Kp, Np)
     float *db;             //@ out f32[(splits-1)*split_stride+Np]      (splits, Np)
-    float *dx;             //@ out f32[R*Kp] optional    (R, Kp); null for the first layer: nobody needs it
+    float *dx;             //@ out f32[R*Kp] optional    (R, Kp); null for the first layer, unless a block stands before it
     double *norm_part;     //@ out f64[dw_blocks] optional    sum of squares by block; null when splits > 1
     const float *dx_more;  //@ in f32[more*R*Kp] if_any      (more, R, Kp) what other heads add to the gradient of x
     int64_t split_stride;  //@ floats between the gradients of two splits
@@ -50,5 +54,5 @@ typedef struct {
     int32_t dx_rows;       //@ rows of dx a block owns, multiple of 4
     int32_t dx_cols;       //@ columns, multiple of 8 that divides Kp; dx_rows*dx_cols at most LINEAR_MAX_DX
     int32_t more;          //@ gradients in dx_more, added in ascending order; 0 without dx
-    uint32_t pad0_;        //@ pad
+    int32_t relu;          //@ 1: x is the output of a ReLU, through which dx goes back; 0: x is a state
 } linear_backward_args;

@@ -64,6 +64,7 @@ typedef struct {
     const float *target;    //@ in f32[n]             (n,) target parameters
     const float *x0;        //@ in f32[m]             (B, Sp) s
     const float *x1;        //@ in f32[m]             (B, Sp) s'
+    const float *x2;        //@ in f32[m]             (B, Sp) s' for the target network: x1 again unless a block stands before the trunk
     uint16_t *w;            //@ out bf16[3*n]         (3, n) theta, theta, target
     uint16_t *x;            //@ out bf16[3*m]         (3, B, Sp) s, s', s'
     float *bias;            //@ out f32[3*n_bias]     (3, n_bias) biases of the heads, not rounded

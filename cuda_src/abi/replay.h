@@ -141,3 +141,45 @@ typedef struct {
     int32_t blocks;                //@ ceil(capacity / 256)
     int32_t slots;                 //@ 0 without running
 } replay_clear_args;
+
+/* The windows of L states that end in the s and s' of the rows drawn: states of the same episode, as far back as the ring still
+ * holds them. Behind per_sample. Grid (2*B,): s of every row, then s'. */
+typedef struct {
+    const replay_state *ring;      //@ in replay_state[1]
+    const replay_row *rows;        //@ in replay_row[capacity]
+    const float *state;            //@ in f32[capacity*S] optional           vector mode
+    const float *features;         //@ in f32[bars*table] optional           market mode
+    const float *portfolio;        //@ in f32[capacity*2*P] optional         market mode
+    const int32_t *batch_index;    //@ in i32[B]                             as per_sample leaves it
+    const float *batch_state;      //@ in f32[B*Sp]                          the last state of each window
+    const float *batch_next_state; //@ in f32[B*Sp]
+    float *window;                 //@ out f32[B*L*Sp]    (B, L, Sp)         of s, oldest first; zero before the first state held
+    float *next_window;            //@ out f32[B*L*Sp]    (B, L, Sp)         of s'
+    int32_t *length;               //@ out i32[B]                            states held, 1 to L
+    int32_t *next_length;          //@ out i32[B]
+    int32_t B;                     //@ rows drawn
+    int32_t L;                     //@ states of a window
+    int32_t capacity;              //@
+    int32_t bars;                  //@ rows of the feature table
+    int32_t S;                     //@ state width
+    int32_t Sp;                    //@ padded state width
+    int32_t F;                     //@ features of a state
+    int32_t P;                     //@ portfolio values of a state
+    int32_t table;                 //@ floats in a row of the table
+    int32_t n_step;                //@
+} replay_windows_args;
+
+/* Puts a state behind each environment's window of the last L. Grid (E,), any block. after may be before. */
+typedef struct {
+    const float *before;           //@ in f32[E*L*Sp]     (E, L, Sp)         oldest first
+    const int32_t *length_before;  //@ in i32[E]                             states held, 0 to L
+    const float *state;            //@ in f32[E*S]        (E, S)             S: the state's width with or without padding
+    const int32_t *fresh;          //@ in i32[E] optional                    not 0: the state begins an episode
+    const int32_t *ended;          //@ in i32[E] optional                    not 0: the state ended its episode, the window is emptied
+    float *after;                  //@ out f32[E*L*Sp]
+    int32_t *length_after;         //@ out i32[E]
+    int32_t E;                     //@ environments
+    int32_t L;                     //@ states of a window
+    int32_t S;                     //@ floats of a row of state, at most Sp
+    int32_t Sp;                    //@ floats of a row of a window
+} window_push_args;

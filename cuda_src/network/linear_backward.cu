@@ -186,7 +186,7 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
 #else
             const float x = a.x[place(o)];
 #endif
-            a.dx[place(o)] = x <= 0.0f ? 0.0f : s;  // a NaN activation lets the gradient through
+            a.dx[place(o)] = a.relu && x <= 0.0f ? 0.0f : s;  // a NaN activation lets the gradient through
         }
     }
 }

@@ -2,7 +2,7 @@
 //
 // Launch: grid (ceil(Np / block_cols), ceil(R / block_rows), passes); block: block_rows/2 * block_cols/4 threads, with
 // LINEAR_BIG_ROWS block_rows/8 * block_cols/4, a multiple of 32 (a thread on the GPU has one tile of 2 x 4, 8 x 4 outputs).
-// Each output is bias + sum_k x[k] w[k], k ascending, one fused multiply-add a step, on both targets.
+// Each output is bias (+ y, with residual) + sum_k x[k] w[k], k ascending, one fused multiply-add a step, on both targets.
 // Pads: rows of W from K up to the next multiple of 16 hold zeros and are added, those beyond are not read; columns of
 // pads come out as zero because W and b hold zeros there.
 #include "lib/kernel.h"
@@ -50,6 +50,15 @@ struct forward_region {
             lanes b = load_lanes(bias + column + j * LANES);
             FX_UNROLL
             for (int i = 0; i < ROWS; ++i) acc[i][j] = b;
+        }
+        if (a.residual) {
+            FX_UNROLL
+            for (int i = 0; i < ROWS; ++i) {
+                if (row + i >= rows) break;
+                FX_UNROLL
+                for (int j = 0; j < TILE_COLS; ++j)
+                    acc[i][j] = acc[i][j] + load_lanes(y + (size_t)(row + i) * a.Np + column + j * LANES);
+            }
         }
         product_of(acc, s, a, row, column);
         FX_UNROLL

@@ -27,10 +27,10 @@ FX_KERNEL_ANYBLOCK(round_inputs) {
             store_lanes(a.bias + 2 * a.n_bias + b, target);
         } else {
             const int64_t i = at - a.n;
-            const lanes next = load_lanes(a.x1 + i);
-            store_lanes(a.x + i, load_lanes(a.x0 + i));
+            const lanes s = load_lanes(a.x0 + i), next = load_lanes(a.x1 + i), target_next = load_lanes(a.x2 + i);
+            store_lanes(a.x + i, s);
             store_lanes(a.x + a.m + i, next);
-            store_lanes(a.x + 2 * a.m + i, next);
+            store_lanes(a.x + 2 * a.m + i, target_next);
         }
     }
 }

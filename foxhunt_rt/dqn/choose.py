@@ -59,20 +59,22 @@ def choose(
                              "pip install 'foxhunt-rt[gpu]', or set network.precision=fp32")  # fmt: skip
     layers = layout.layers
     every = (True,) * len(layers)
+    dx = [i > 0 or bool(layout.blocks) for i in range(len(layers))]  # whose input's gradient is wanted
     products = NetworkProducts(precision, every, every, gemm=gemm)
     if (
         products.bf16 and gemm.has_library
     ):  # operands in bf16 throughout: there is no kernel of ours for a layer between
-        for key in (key for i, layer in enumerate(layers) for key in _keys(layer, batch, precision, i == 0)):
+        for key in (key for i, layer in enumerate(layers) for key in _keys(layer, batch, precision, i == 0, dx[i])):
             if not gemm.planning and gemm.table.get(gemm.machine, key) is None:
                 gemm.table.put(gemm.machine, key, Choice(LIBRARY, {}, None, "operands in bf16"))
         return products
     forward_by: list[bool] = []
     backward_by: list[bool] = []
     for i, layer in enumerate(layers):
-        ahead, back = _keys(layer, batch, precision, i == 0)
+        ahead, back = _keys(layer, batch, precision, i == 0, dx[i])
+        backward_times = partial(_backward_times, dx_wanted=dx[i])
         flops = 2 * batch * layer.weight.size
-        for by, key, times in ((forward_by, ahead, _forward_times), (backward_by, back, _backward_times)):
+        for by, key, times in ((forward_by, ahead, _forward_times), (backward_by, back, backward_times)):
             # small layers are not measured: a start without it, and no workspace that a memory plan could not foresee
             by.append(not gemm.small(key, flops)
                       and gemm.choose(key, *times(rt, products, layer, batch, i == 0), flops) == LIBRARY)  # fmt: skip
@@ -88,11 +90,11 @@ def table_of(choices: str) -> ChoiceTable | None:
     return ChoiceTable() if choices == "fresh" else ChoiceTable.load(choices)
 
 
-def _keys(layer: Layer, batch: int, precision: str, first: bool) -> tuple[str, str]:
+def _keys(layer: Layer, batch: int, precision: str, first: bool, dx: bool) -> tuple[str, str]:
     """The table's keys of a layer's forward and backward share."""
     shape = f"{precision} B {batch} K {layer.k}/{layer.k_padded} N {layer.n_padded}{' relu' if layer.relu else ''}"
     shape += " first" if first else ""
-    return f"layer forward {shape}", f"layer backward {shape}"
+    return f"layer forward {shape}", f"layer backward {shape}{' dx' if first and dx else ''}"
 
 
 def _random(rt: Runtime, shape: tuple[int, ...], label: str) -> DeviceBuffer:
@@ -120,13 +122,14 @@ def _forward_times(rt: Runtime, products: NetworkProducts, layer: Layer, batch: 
     return partial(time, True), partial(time, False)
 
 
-def _backward_times(rt: Runtime, products: NetworkProducts, layer: Layer, batch: int, first: bool) -> Timers:
+def _backward_times(rt: Runtime, products: NetworkProducts, layer: Layer, batch: int, first: bool,
+                    dx_wanted: bool) -> Timers:  # fmt: skip
     """Times of a layer's share of the backward pass."""
 
     def time(own: bool) -> float:
         x = _random(rt, (batch, layer.k_padded), "x")
         dy = _random(rt, (batch, layer.n_padded), "dy")
-        dx = None if first else _random(rt, (batch, layer.k_padded), "dx")
+        dx = _random(rt, (batch, layer.k_padded), "dx") if dx_wanted else None
         w = _random(rt, (layer.weight.size,), "w")
         sums = _random(rt, (adam_grad.sum_splits(batch), layer.k_padded), "sums")
         buffers = _one_layer(rt, layer, batch, own)
@@ -139,10 +142,11 @@ def _backward_times(rt: Runtime, products: NetworkProducts, layer: Layer, batch:
                 if buffers.partial is not None:
                     to = buffers.partial[:], buffers.partial[n:]
                 squares = None if buffers.partial is not None else buffers.norm_part
-                adam_grad.own_layer(child, layer, w, x, dy, dx, to, part.stride, max(1, part.weight_splits), squares)
+                adam_grad.own_layer(child, layer, w, x, dy, dx, to, part.stride, max(1, part.weight_splits), squares,
+                                    relu=not first)  # fmt: skip
             else:
                 adam_grad.library_layer(child, products, layer, w, x, dy, dx, buffers.grad[:n])
-                if dx is not None:
+                if dx is not None and not first:
                     adam_grad.gradient_rows(child, dx, x, dx, sums)
             if buffers.partial is not None:
                 adam_grad.reduce(child, buffers.grad, buffers)

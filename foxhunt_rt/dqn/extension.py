@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.blocks import BlockChain, InputBlock
 from foxhunt_rt.dqn.children.adam import AdamBuffers
 from foxhunt_rt.dqn.children.adam_grad import AdamGradBuffers
 from foxhunt_rt.dqn.children.ddqn import DdqnBuffers, LossShape
@@ -63,6 +64,11 @@ class Extension:
     def parameters(self, layout: NetworkLayout) -> Sequence[ParameterGroup]:
         """Its parameters, beside those of the network whose sizes are in ``layout``. Default: none."""
         return ()
+
+    def block(self, config: Config) -> InputBlock | None:
+        """The block that it puts in front of the trunk, with a parameter group of the block's name; it then records it before
+        ``forward`` and, behind ``adam_grad``, its way back: see `StepView.blocks`. Default: none."""
+        return None
 
     def record(self, step: StepView) -> None:
         """Allocates what it needs and records its children."""
@@ -175,6 +181,8 @@ class StepView:
     adam : AdamBuffers
         Parameters, target, moments.
     grad : AdamGradBuffers
+    blocks : BlockChain
+        The blocks in front of the trunk: inputs, outputs and gradients of each.
     """
 
     runtime: Runtime
@@ -197,6 +205,7 @@ class StepView:
     adam: AdamBuffers
     grad: AdamGradBuffers
     groups: Groups
+    blocks: BlockChain
     metrics: dict[str, Buffer] = field(default_factory=dict)
     metric_rows: dict[str, Buffer] = field(default_factory=dict)
     trunk_gradients: dict[str, Buffer] = field(default_factory=dict)
@@ -210,6 +219,20 @@ class StepView:
         features that are on. Gradients go between ddqn and adam_grad. ``"aux.mine"`` is shown as a part of ``aux``.
         """
         return self.plan.child(name, reads, writes, private, when, before=before, after=after)
+
+    def block_forward(self, block: str, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> Child:
+        """The child ``forward.<block>``, in front of ``forward``: a block's three passes, from ``blocks.inputs[block]`` to
+        ``blocks.work[block]``."""
+        return self.child(f"forward.{block}", reads, writes, before="forward")
+
+    def block_backward(self, block: str, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> Child:
+        """The child ``adam_grad.<block>``: from ``blocks.gradient[block]`` to the group's gradient, and to
+        ``blocks.before[block]`` where another block stands in front. Blocks go back in reverse order."""
+        names = [b.name for b in self.layout.blocks]
+        at = names.index(block)
+        if at == 0:
+            return self.child(f"adam_grad.{block}", reads, writes, after="adam_grad")
+        return self.child(f"adam_grad.{block}", reads, writes, before=f"adam_grad.{names[at - 1]}")
 
     @property
     def dlogits(self) -> Buffer:

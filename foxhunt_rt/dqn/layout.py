@@ -17,11 +17,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt.driver import FoxhuntError
+
+if TYPE_CHECKING:
+    from foxhunt_rt.dqn.blocks import InputBlock
 
 STATE_PAD = 32  # floats: rows of the state start on 128 bytes
 WIDTH_PAD = 16
@@ -81,13 +85,25 @@ class Tensor:
     decayed : bool
         Decoupled weight decay applies.
     bound : float
-        It starts as U(-bound, bound); 0: as zeros.
+        It starts as U(-bound, bound) + ``centre``.
+    centre : float
+    pads : tuple of int
+        What each dimension is padded to a multiple of, where not 16: `STATE_PAD` for one that is a state's.
     """
 
     name: str
     shape: tuple[int, ...]
     decayed: bool
     bound: float
+    centre: float = 0.0
+    pads: tuple[int, ...] = ()
+
+    @property
+    def padded_shape(self) -> tuple[int, ...]:
+        """Its shape in the flat buffer."""
+        return tuple(
+            padded(n, to) for n, to in zip(self.shape, self.pads or (WIDTH_PAD,) * len(self.shape), strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -178,6 +194,8 @@ class NetworkLayout:
         Points of the return support.
     groups : tuple of ParameterGroup
         Parameters beside the network's.
+    blocks : tuple of InputBlock
+        What stands between the states and the trunk, in this order; each has a group of its name (dqn/blocks.py).
 
     Raises
     ------
@@ -190,9 +208,12 @@ class NetworkLayout:
     branches: tuple[int, ...]
     atoms: int
     groups: tuple[ParameterGroup, ...] = ()
+    blocks: tuple[InputBlock, ...] = ()
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]
+        if missing := [block.name for block in self.blocks if block.name not in names]:
+            raise LayoutError(f"block {missing[0]} has no parameters: give a parameter group of its name")
         if len(set(names)) != len(names):
             raise LayoutError(f"parameter groups {', '.join(names)}: give each a name of its own")
         for name, sizes in (
@@ -208,6 +229,17 @@ class NetworkLayout:
     def state_padded(self) -> int:
         """Sp."""
         return padded(self.state_dim, STATE_PAD)
+
+    @property
+    def window(self) -> int:
+        """L, states that the longest of the blocks in front of the trunk looks at; 0 without one."""
+        return max((block.window for block in self.blocks), default=0)
+
+    @property
+    def forward_size(self) -> int:
+        """The first so many floats of the flat buffer are all that a forward pass reads: the network's, and up to the last of
+        its blocks' groups."""
+        return max((self.group_range(block.name)[1] for block in self.blocks), default=self.network_size)
 
     @property
     def head_width(self) -> int:
@@ -269,8 +301,7 @@ class NetworkLayout:
             for tensor in sorted(group.tensors, key=lambda t: not t.decayed):
                 name = f"{group.name}.{tensor.name}"
                 part = Part(name, group.name, 0, tensor.shape[-1])
-                shape = tuple(map(padded, tensor.shape))
-                segments.append(Segment(name, at, tensor.shape, shape, (part,), tensor.decayed,
+                segments.append(Segment(name, at, tensor.shape, tensor.padded_shape, (part,), tensor.decayed,
                                         in_norm=group.max_grad_norm is None))  # fmt: skip
                 at = segments[-1].stop
             found[group.name] = tuple(segments)
@@ -364,7 +395,8 @@ class NetworkLayout:
                     tensors[part.name] = random.uniform(-bound, bound, shape).astype(np.float32)
         for group in self.groups:
             for t in group.tensors:
-                tensors[f"{group.name}.{t.name}"] = random.uniform(-t.bound, t.bound, t.shape).astype(np.float32)
+                tensors[f"{group.name}.{t.name}"] = (
+                    t.centre + random.uniform(-t.bound, t.bound, t.shape)).astype(np.float32)  # fmt: skip
         return tensors
 
 

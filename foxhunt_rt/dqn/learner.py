@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foxhunt_rt.config import Config, ConfigError
+from foxhunt_rt.dqn.blocks import BlockChain
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
 from foxhunt_rt.dqn.children.popart import PopArt
 from foxhunt_rt.dqn.choose import choose, table_of
@@ -70,6 +71,8 @@ class Learner:
         f32 (M,), what ddqn takes for them: ``ret``, or with horizons on a buffer beside it.
     forward, ddqn, grad, adam
         The buffers of those children.
+    blocks : BlockChain
+        The blocks in front of the trunk; with none the trunk takes the states of the batch.
     graph : StepGraph
         The built step.
     timer : StepTimer
@@ -95,8 +98,9 @@ class Learner:
         self.extensions: tuple[Extension, ...] = ()  # none to reset yet
         self.layout = NetworkLayout(state_dim, config.network.hidden, tuple(branches), n)
         self.layout = dataclasses.replace(
-            self.layout, groups=tuple(g for e in extensions for g in e.parameters(self.layout))
-        )
+            self.layout, groups=tuple(g for e in extensions for g in e.parameters(self.layout)),
+            blocks=tuple(block for e in extensions if (block := e.block(config)) is not None),
+        )  # fmt: skip
         placed, b, r = place_rows(extensions, drawn)
         self.shape = ddqn.LossShape(b, tuple(branches), n, config.loss.branch_reduction, drawn if drawn < b else 0)
         self.replay = replay or Replay(rt, config.replay.capacity, state_dim, n_step=config.replay.n_step)
@@ -108,7 +112,7 @@ class Learner:
         self.step_block = rt.zeros(1, abi.dtype("step_block"), "step")
         self.guard = rt.zeros(1, abi.dtype("guard_block"), "guard")
         self.alarms = rt.zeros(1, abi.dtype("alarm_block"), "alarms")
-        self.rows = Batch.allocate(rt, r, state_dim)
+        self.rows = Batch.allocate(rt, r, state_dim, self.layout.window)
         self.batch, self.drawn = self.rows.rows(0, b), self.rows.rows(0, drawn)
         self.ret: Buffer = rt.zeros(b, np.float32, "popart.ret") if config.popart.enabled else self.batch.ret
         shaping = config.horizons.enabled and config.horizons.bound > 0.0
@@ -119,6 +123,8 @@ class Learner:
                                             keep_target=keep_target, rows=r)  # fmt: skip
         self.total = rt.zeros((1 if drawn == b else 2, self.shape.stats_width), np.float32, "statistics")
         self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, r, self.products)
+        self.blocks = BlockChain.create(rt, self.layout, (self.rows.state, self.rows.next_state), self.rows.windows,
+                                        self.grad.dinput)  # fmt: skip
         self.adam = adam.AdamBuffers.create(rt, self.layout)
         self.groups = Groups(self.layout, self.grad.network_parts)
         self._group_table = self.groups.table(rt)
@@ -150,17 +156,18 @@ class Learner:
 
     def _record_step(self, plan: StepPlan) -> None:
         """The training step, child by child."""
-        layout, batch, rows = self.layout, self.batch, self.rows
+        layout, batch = self.layout, self.batch
         counters.add(plan, counters.CountersInputs(self.control.buffer),
                      counters.CountersBuffers(self.state, self.step_block), layout.atoms)  # fmt: skip
         per_sample.add(plan, per_sample.PerSampleInputs(self.replay, self.step_block, self.guard), self.drawn)
-        forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, rows.state, rows.next_state),
-                    self.forward, self.products)  # fmt: skip
+        trunk = self.blocks.passes
+        forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, *trunk), self.forward,
+                    self.products)  # fmt: skip
         assert self.ddqn.dlogits_all is not None
         ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.shaped_ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
         adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits_all,
-                                                             tuple(self.forward.kept(rows.state)), self._trunk_more),
+                                                             tuple(self.forward.kept(trunk[0])), self._trunk_more),
                       self.grad, self.products)  # fmt: skip
         adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard,
                                                self._group_table), self.adam)  # fmt: skip
@@ -188,8 +195,8 @@ class Learner:
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
             step=self.step_block, state=self.state, control=self.control.buffer, guard=self.guard, forward=self.forward,
-            ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups, metrics=slots, metric_rows=rows,
-            trunk_gradients=gradients,
+            ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups, blocks=self.blocks, metrics=slots,
+            metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip
 
     @property

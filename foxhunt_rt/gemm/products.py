@@ -303,8 +303,8 @@ def linear(child: Child, spec: ProductSpec, a: Buffer, b: Buffer, out: Buffer, b
     threads = height * width // (32 if height == abi.constant("LINEAR_BIG_ROWS") else 8)
     child.launch("linear_forward", (-(-spec.n // width), -(-spec.m // height), 1), (threads,),
                  dict(x0=a, x1=None, x2=None, w=b, bias=bias, w_target=None, bias_target=None, y=out, passes=1, R=spec.m,
-                      K=spec.k, Kp=spec.k, Np=spec.n, relu=int(spec.epilogue == "bias_relu"), block_rows=height,
-                      block_cols=width))  # fmt: skip
+                      K=spec.k, Kp=spec.k, Np=spec.n, relu=int(spec.epilogue == "bias_relu"), residual=0,
+                      block_rows=height, block_cols=width))  # fmt: skip
 
 
 def _spec(a: Buffer, b: Buffer, out: Buffer, bias: Buffer | None, epilogue: str, precision: str, transpose_a: bool,

@@ -5,6 +5,7 @@ from foxhunt_rt.replay.batch import Batch, padded_state_dim
 from foxhunt_rt.replay.errors import ReplayError
 from foxhunt_rt.replay.ring import Replay, ReplayState
 from foxhunt_rt.replay.staging import Staging
+from foxhunt_rt.replay.windows import History, Windows
 
-__all__ = ["ActionError", "Batch", "Replay", "ReplayError", "ReplayState", "Staging", "decode_actions",
-           "encode_actions", "padded_state_dim"]  # fmt: skip
+__all__ = ["ActionError", "Batch", "History", "Replay", "ReplayError", "ReplayState", "Staging", "Windows",
+           "decode_actions", "encode_actions", "padded_state_dim"]  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from foxhunt_rt.driver import DeviceBuffer
 from foxhunt_rt.graph import Runtime
+from foxhunt_rt.replay.windows import Windows
 
 __all__ = ["Batch", "padded_state_dim"]
 
@@ -39,6 +41,8 @@ class Batch:
         ``step_block.min_priority`` (its bits).
     td_error : DeviceBuffer, float32 (B,)
         abs(delta_i) >= 0, from which the new priorities come.
+    window, next_window : Windows or None
+        The L states that end in s, and those that end in s'; None unless allocated with a window.
     """
 
     state: DeviceBuffer
@@ -49,10 +53,12 @@ class Batch:
     index: DeviceBuffer
     priority: DeviceBuffer
     td_error: DeviceBuffer
+    window: Windows | None = None
+    next_window: Windows | None = None
 
     @classmethod
-    def allocate(cls, runtime: Runtime, batch: int, state_dim: int) -> Batch:
-        """Device memory for B = `batch` rows of states of `state_dim` floats.
+    def allocate(cls, runtime: Runtime, batch: int, state_dim: int, window: int = 0) -> Batch:
+        """Device memory for B = `batch` rows of states of `state_dim` floats, and with `window` = L above 0 for windows of L.
 
         In a capture: refused. Synchronizes: no. Allocates: yes.
         """
@@ -67,13 +73,16 @@ class Batch:
             index=runtime.zeros(batch, i32, "batch.index"),
             priority=runtime.zeros(batch, f32, "batch.priority"),
             td_error=runtime.zeros(batch, f32, "batch.td_error"),
+            window=Windows.allocate(runtime, batch, window, shape[1], "batch.window") if window else None,
+            next_window=Windows.allocate(runtime, batch, window, shape[1], "batch.next_window") if window else None,
         )
 
     def rows(self, begin: int, stop: int) -> Batch:
         """Its rows begin to stop: views of the same memory."""
         if (begin, stop) == (0, self.size):
             return self
-        return Batch(**{f.name: getattr(self, f.name)[begin:stop] for f in dataclasses.fields(self)})
+        whole: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Batch(**{name: x if x is None else x[begin:stop] for name, x in whole.items()})
 
     @property
     def size(self) -> int:
@@ -83,4 +92,10 @@ class Batch:
     @property
     def sampled(self) -> tuple[DeviceBuffer, ...]:
         """What `Replay.record_sample` writes."""
-        return (self.state, self.next_state, self.action, self.ret, self.discount, self.index, self.priority)
+        return (self.state, self.next_state, self.action, self.ret, self.discount, self.index, self.priority,
+                *(buffer for windows in self.windows for buffer in windows.buffers()))  # fmt: skip
+
+    @property
+    def windows(self) -> tuple[Windows, ...]:
+        """`window` and `next_window`; empty where there are none."""
+        return () if self.window is None or self.next_window is None else (self.window, self.next_window)

@@ -232,7 +232,7 @@ class Replay:
         self.features = features
 
     def record_sample(self, child: Child, batch: Batch, step: Buffer, guard: Buffer | None = None) -> None:
-        """Records the drawing of `batch`: one launch.
+        """Records the drawing of `batch`: one launch, two where it has windows.
 
         Parameters
         ----------
@@ -248,6 +248,8 @@ class Replay:
         -----
         Rows inserted, and gamma changed, after the capture count in every later replay. When nothing can be drawn, index is
         -1 and priority 0, which makes every importance weight NaN: see `require`.
+
+        A window holds states of one episode, as far back as the ring still has them.
         """
         if self.mode == "market" and self.features is None:
             raise ReplayError("market rows point into a feature table; call set_feature_table first")
@@ -264,6 +266,31 @@ class Replay:
             "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
             "finals": self.final_observations, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
+            "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table,
+            "n_step": self.n_step})  # fmt: skip
+        if batch.window is not None:
+            self.record_windows(child, batch)
+
+    def record_windows(self, child: Child, batch: Batch) -> None:
+        """Records the windows of a batch whose rows ``batch.index`` are: one launch. `record_sample` does so by itself.
+
+        Parameters
+        ----------
+        child : Child
+            Declares `sample_reads`, and ``batch.index``, ``batch.state`` and ``batch.next_state``, as reads, the windows as writes.
+        batch : Batch
+            Allocated with a window. Its states are the last of each window, whatever was done to them; those before come from the
+            ring.
+        """
+        if batch.window is None or batch.next_window is None:
+            raise ReplayError("the batch has no windows; allocate it with a window")
+        bars, table = self.features.shape if self.features is not None else (0, 0)
+        child.launch("replay_windows", (2 * batch.size,), (128,), {
+            "ring": self.ring, "rows": self.rows, "state": self.state, "features": self.features, "portfolio": self.portfolio,
+            "batch_index": batch.index, "batch_state": batch.state, "batch_next_state": batch.next_state,
+            "window": batch.window.states, "next_window": batch.next_window.states, "length": batch.window.length,
+            "next_length": batch.next_window.length, "B": batch.size, "L": batch.window.window,
+            "capacity": self.capacity, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
             "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table,
             "n_step": self.n_step})  # fmt: skip
 

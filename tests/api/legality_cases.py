@@ -227,7 +227,7 @@ class World:
     def recording(self, what: str) -> Callable[[], Any]:
         """A `record_...` of the replay into an open child that declares everything."""
         ring = self.replay
-        batch = replay.Batch.allocate(self.rt, 32, 4)
+        batch = replay.Batch.allocate(self.rt, 32, 4, 3)
         step = self.rt.zeros(1, kernels.abi.dtype("step_block"), "step")
         named = [*ring.sample_reads, *ring.insert_writes(self.staging), *self.staging.buffers, *batch.sampled, batch.td_error,
                  step]  # fmt: skip
@@ -235,9 +235,16 @@ class World:
         arguments = {
             "record_sample": (batch, step),
             "record_priorities": (batch, step),
+            "record_windows": (batch,),
             "record_insert": (self.staging,),
         }
         return lambda: getattr(ring, what)(child, *arguments[what])
+
+    def pushing(self) -> Callable[[], Any]:
+        """A push of a history into an open child that declares everything."""
+        history, state = replay.History(self.rt, 1, 4, 32, "history"), self.rt.zeros((1, 4), "f4", "state")
+        child = self.rt.plan("pushing").child("any", [state], history.windows.buffers()).__enter__()
+        return lambda: history.record_push(child, state)
 
     @cached_property
     def config(self) -> config.Config:
@@ -621,8 +628,11 @@ CASES: dict[str, Case] = {
     "graph.explain": lambda w: (lambda profile: lambda: graph.explain(w.rt, profile, w.step.launch))(w.profile),
     # ---------------------------------------------------------------- replay
     "Batch.allocate": lambda w: lambda: replay.Batch.allocate(w.rt, 32, 4),
-    **attribute(lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled"),
+    **attribute(lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled", "Batch.windows"),
     "Batch.rows": lambda w: hooked(replay.Batch.allocate(w.rt, 32, 4).rows, 8, 16),
+    "History()": lambda w: lambda: replay.History(w.rt, 1, 4, 32, "history"),
+    "History.record_push": lambda w: w.pushing(),
+    "History.clear": lambda w: replay.History(w.rt, 1, 4, 32, "history").clear,
     "Replay()": lambda w: lambda: replay.Replay(w.rt, 256, 4),
     "Replay.insert_writes": lambda w: (lambda ring: hooked(ring.insert_writes, w.staging))(w.replay),
     "Replay.insert_reads": lambda w: (lambda ring: hooked(ring.insert_reads, w.staging))(w.replay),
@@ -630,6 +640,7 @@ CASES: dict[str, Case] = {
     "Replay.set_feature_table": lambda w: hooked(
         replay.Replay(w.rt, 256, 8, mode="market", portfolio_dim=4).set_feature_table, w.rt.zeros((4, 4), "f4", "features")),
     "Replay.record_sample": lambda w: w.recording("record_sample"),
+    "Replay.record_windows": lambda w: w.recording("record_windows"),
     "Replay.record_priorities": lambda w: w.recording("record_priorities"),
     "Replay.record_insert": lambda w: w.recording("record_insert"),
     "Replay.staging": lambda w: hooked(w.replay.staging, 1),
@@ -642,6 +653,9 @@ CASES: dict[str, Case] = {
     **attribute(lambda w: w.replay, "Replay.sample_reads", "Replay.priority_writes", "Replay.size", "Replay.read_state"),
     "Staging.allocate": lambda w: lambda: replay.Staging.allocate(w.rt, 1, 4, None),
     "Staging.buffers": lambda w: (lambda ring: lambda: w.staging.buffers)(w.replay),
+    "Windows.allocate": lambda w: lambda: replay.Windows.allocate(w.rt, 1, 4, 32, "windows"),
+    **attribute(lambda w: replay.Windows.allocate(w.rt, 1, 4, 32, "windows"), "Windows.buffers", "Windows.window"),
+    "Windows.__getitem__": lambda w: (lambda windows: lambda: windows[:1])(replay.Windows.allocate(w.rt, 2, 4, 32, "windows")),
     "replay.decode_actions": lambda w: lambda: replay.decode_actions([1], (2,)),
     "replay.encode_actions": lambda w: lambda: replay.encode_actions([[1]], (2,)),
     "replay.padded_state_dim": lambda w: hooked(replay.padded_state_dim, 4),

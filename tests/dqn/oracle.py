@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,8 @@ class Settings:
     smoothing: float
     budget: float
     reduction: str = "mean"
+    blocks: tuple[Callable[[Tensors, Any, Any], Any], ...] = ()
+    """In front of the trunk: each makes (B, S) of the parameters, the windows (states, length), and the state so far."""
 
     @property
     def z(self) -> F64:
@@ -95,9 +97,20 @@ def gather(rows: Transitions, index: Sequence[int], n_step: int, gamma: float, s
                  np.array(out["discount"]), weight)  # fmt: skip
 
 
+def trunk_input(params: Tensors, x: Any, settings: Settings) -> Any:
+    """What the blocks make of the state; with blocks ``x`` is (windows (B, L, S), lengths (B,)), without the state itself."""
+    if not settings.blocks:
+        return x
+    windows, state = x, x[0][:, -1]
+    for block in settings.blocks:
+        state = block(params, windows, state)
+    return state
+
+
 def forward(params: Tensors, x: Any, settings: Settings, xp: Any = jnp) -> list[Any]:
     """Logits per branch, (B, n_b, N): linear + ReLU trunk, dueling heads. `xp` is JAX's NumPy or NumPy."""
     layers = sorted({name.rsplit(".", 1)[0] for name in params if name.startswith("trunk")}, key=lambda s: int(s[6:]))
+    x = trunk_input(params, x, settings)
     for layer in layers:
         x = x @ params[f"{layer}.weight"] + params[f"{layer}.bias"]
         x = xp.where(x > 0.0, x, 0.0)
@@ -151,6 +164,7 @@ class Result:
     scales: tuple[float, float]  # budget
     gradient: dict[str, F64]
     magnitude: dict[str, F64]  # sum of the absolute values of each gradient element's terms
+    input_magnitude: F64  # (B, S) the same of the gradient by the trunk's input
 
 
 def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDArray[np.int32],
@@ -187,9 +201,10 @@ def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDAr
     q, y = (out["p"] * z).sum(-1), (out["target"] * z).sum(-1)
     smooth = (1.0 - settings.smoothing) * out["target"] + settings.smoothing / settings.atoms
     size = _terms(out["p"], smooth, q, y, batch.weight, scales, settings)
+    state = np.asarray(trunk_input(params, batch.state, settings))
+    magnitude, by_input = _magnitude(params, state, taken, size, settings)
     return Result(float(out["loss"]), float(-(smooth * out["log_p"]).sum(-1).mean()), float(((q - y) ** 2).mean()),
-                  np.abs(q - y).mean(-1), out["target"], q, scales, out["gradient"],
-                  _magnitude(params, batch.state, taken, size, settings))  # fmt: skip
+                  np.abs(q - y).mean(-1), out["target"], q, scales, out["gradient"], magnitude, by_input)  # fmt: skip
 
 
 def _terms(p: F64, smooth: F64, q: F64, y: F64, weight: F64, scales: tuple[float, float], s: Settings) -> F64:
@@ -201,8 +216,10 @@ def _terms(p: F64, smooth: F64, q: F64, y: F64, weight: F64, scales: tuple[float
     return np.asarray(scale * (ce + (1.0 - s.alpha_c51) * scales[1] * 2.0 * spread))
 
 
-def _magnitude(params: Tensors, state: F64, taken: npt.NDArray[np.int64], size: F64, s: Settings) -> dict[str, F64]:
-    """Walks the network back with absolute values: what each gradient element's terms add up to without cancellation."""
+def _magnitude(params: Tensors, state: F64, taken: npt.NDArray[np.int64], size: F64,
+               s: Settings) -> tuple[dict[str, F64], F64]:  # fmt: skip
+    """Walks the network back with absolute values: what each gradient element's terms add up to without cancellation; the
+    same of the gradient by the trunk's input."""
     layers = sorted({n.rsplit(".", 1)[0] for n in params if n.startswith("trunk")}, key=lambda t: int(t[6:]))
     p = {name: np.asarray(value) for name, value in params.items()}
     kept = [state]
@@ -221,7 +238,7 @@ def _magnitude(params: Tensors, state: F64, taken: npt.NDArray[np.int64], size: 
         d = dx * (kept[i + 1] > 0.0)
         out[f"{layers[i]}.weight"], out[f"{layers[i]}.bias"] = np.abs(kept[i]).T @ d, d.sum(0)
         dx = d @ np.abs(p[f"{layers[i]}.weight"]).T
-    return out
+    return out, dx
 
 
 def check_greedy(params: Tensors, next_state: F64, a_star: npt.NDArray[np.int32], settings: Settings) -> float:

@@ -135,16 +135,14 @@ def test_rounding_to_a_mantissa(runtime: fx.Runtime) -> None:
 def test_operands_of_a_step_in_bf16(runtime: fx.Runtime) -> None:
     n, m, at, n_bias = 4128, 112, 4080, 48
     theta, target = data((n,), 6), data((n,), 7)
-    s, after = data((m,), 8), data((m,), 9)
-    device = [
-        runtime.array(a, label) for a, label in ((theta, "theta"), (target, "target"), (s, "s"), (after, "after"))
-    ]
+    states = [data((m,), seed) for seed in (8, 9, 10)]
+    device = [runtime.array(a, f"operand.{i}") for i, a in enumerate((theta, target, *states))]
     w, x = (to_bf16(runtime, np.zeros((3, k), np.float32), "out") for k in (n, m))
     bias = runtime.zeros((3, n_bias), np.float32, "bias")
-    args = dict(theta=device[0], target=device[1], x0=device[2], x1=device[3], w=w, x=x, bias=bias, n=n, m=m, bias_at=at,
+    args = dict(theta=device[0], target=device[1], x0=device[2], x1=device[3], x2=device[4], w=w, x=x, bias=bias, n=n, m=m, bias_at=at,
                 n_bias=n_bias, per_block=1024)  # fmt: skip
     run(runtime, lambda child: child.launch("round_inputs", (-(-(n + m) // 1024),), (256,), args), device, [w, x, bias])
     rounded = lambda a: a.astype(bf16).astype(np.float32)  # noqa: E731
     same(from_bf16(w), np.stack([rounded(theta), rounded(theta), rounded(target)]))
-    same(from_bf16(x), np.stack([rounded(s), rounded(after), rounded(after)]))
+    same(from_bf16(x), np.stack([rounded(s) for s in states]))
     same(bias.to_numpy(), np.stack([theta[at:], theta[at:], target[at:]]))

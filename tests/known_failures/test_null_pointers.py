@@ -109,6 +109,7 @@ def test_a_pointer_that_some_launches_need_is_refused_where_it_is_needed(runtime
         "Kp": width,
         "Np": width,
         "relu": 0,
+        "residual": 0,
         "block_rows": rows,
         "block_cols": width,
     }

@@ -114,3 +114,33 @@ class RingOracle:
             )
             result[number % self.capacity] = (window[0].state, window[0].action, ret, discount, following)
         return result
+
+    def past(self, number: int, steps_back: int) -> list[Transition]:
+        """The transitions that precede number ``number``, and it, in its episode: at most so many, none that the ring has lost."""
+        oldest = max(0, len(self.history) * self.environments - self.capacity)
+        found = [self._at(number)]
+        while len(found) <= steps_back and (number := number - self.environments) >= oldest:
+            if self._at(number).ended:
+                break
+            found.insert(0, self._at(number))
+        return found
+
+    def _at(self, number: int) -> Transition:
+        return self.history[number // self.environments][number % self.environments]
+
+    def windows(self, window: int) -> dict[int, tuple[list[Any], list[Any]]]:
+        """row -> the last states that end in s, and in s', of every row held whose return's window is complete."""
+        total = len(self.history) * self.environments
+        result = {}
+        for number in range(max(0, total - self.capacity), total):
+            t, e = divmod(number, self.environments)
+            found = self._window(t, e)
+            if found is None:
+                continue
+            _, last = found
+            before = [x.state for x in self.past(number, window - 1)]
+            during = [self.history[i][e].state for i in range(t + 1, last + 1)]
+            end = self.history[last][e]
+            following = end.next_state if end.ended or self.explicit_next else self.history[last + 1][e].state
+            result[number % self.capacity] = (before[-window:], [*before, *during, following][-window:])
+        return result

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foxhunt_rt.graph import Runtime
-from foxhunt_rt.replay import Batch, Replay
+from foxhunt_rt.replay import Batch, History, Replay, Windows
 
 from .harness import Filler, check_sums, drawable, poisoned_batch, sample, set_priorities, step_block
 from .oracle import ABSENT
@@ -157,3 +157,62 @@ def test_episode_numbers_are_distinct_and_constant_within_an_episode(runtime: Ru
         for number in set(mine["episode"].tolist()):
             assert seen.setdefault(number, e) == e
     assert len(seen) == int((rows["ended"][:-5] > 0).sum()) + 5
+
+
+@pytest.mark.parametrize("mode", ["vector", "market"])
+@pytest.mark.parametrize(("window", "n_step"), [(1, 3), (2, 1), (5, 3), (16, 2), (70, 4)])
+def test_windows_of_past_states(runtime: Runtime, mode: str, window: int, n_step: int) -> None:
+    """The states before s and before s', back to the episode's start or the oldest row that the ring holds."""
+    replay = Replay(runtime, 260, 9, mode=mode, portfolio_dim=4 * (mode == "market"), n_step=n_step)
+    filler = Filler(replay, 7, seed=window, end_chance=0.04)
+    batch = Batch.allocate(runtime, 64, 9, window)
+    for buffer in batch.sampled:
+        buffer.copy_from(np.full(buffer.shape, -77, buffer.dtype))
+    lengths = set()
+    for inserts in (n_step + 2, 20, 30, 1):  # young, in the middle of an episode, round the end of the ring and again
+        filler.insert(inserts)
+        got = sample(replay, batch, step_block(runtime))
+        expected = filler.oracle.windows(window)
+        for which, windows in enumerate(batch.windows):
+            states, length = windows.states.to_numpy(), windows.length.to_numpy()
+            assert not states[:, :, replay.state_dim :].any()
+            for k, row in enumerate(got["index"]):
+                states_of = expected[row][which]
+                assert length[k] == len(states_of)
+                np.testing.assert_array_equal(states[k, window - length[k] :, : replay.state_dim], states_of)
+                assert not states[k, : window - length[k]].any()
+            lengths |= set(length.tolist())
+    assert len(lengths) >= min(window, 4), lengths
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_histories_of_environments(runtime: Runtime, window: int, in_place: bool) -> None:
+    """Against lists: pushed state by state, begun anew where an episode begins, emptied where one ended."""
+    e, s, width = 5, 3, 32
+    random = np.random.default_rng(window)
+    history = History(runtime, e, window, width, "history")
+    other = Windows.allocate(runtime, e, window, width, "other")
+    launched = runtime.ungraphed("test.history")
+    lists: list[list[np.ndarray]] = [[] for _ in range(e)]
+    for _ in range(12):
+        state = random.normal(size=(e, s)).astype(np.float32)
+        fresh, ended = (random.random((2, e)) < 0.2).astype(np.int32)
+        device = runtime.array(state, "state"), runtime.array(fresh, "fresh"), runtime.array(ended, "ended")
+        before = [buffer.to_numpy() for buffer in history.windows.buffers()]
+        history.record_push(launched, device[0], fresh=device[1], ended=device[2], to=None if in_place else other)
+        made = history.windows if in_place else other
+        states, length = (buffer.to_numpy() for buffer in made.buffers())
+        assert not states[:, :, s:].any()
+        if not in_place:
+            for buffer, values in zip(history.windows.buffers(), before, strict=True):
+                np.testing.assert_array_equal(buffer.to_numpy(), values)
+            history.record_push(launched, device[0], fresh=device[1], ended=device[2])
+        for i in range(e):
+            lists[i] = [*([] if fresh[i] else lists[i]), state[i]][-window:]
+            np.testing.assert_array_equal(states[i, window - len(lists[i]) :, :s], lists[i])
+            assert not states[i, : window - len(lists[i])].any()
+            assert length[i] == (0 if ended[i] else len(lists[i]))
+            lists[i] = [] if ended[i] else lists[i]
+    history.clear()
+    assert not history.windows.length.to_numpy().any()

@@ -59,6 +59,7 @@ class AdamGradBuffers:
     dlogits: Buffer | None = None  # bf16 or rounded f32 (B, Np): dlogits as the products take them
     runs: Buffer | None = None  # grad_run (n,): which partial gradients grad_reduce adds; None where there is none
     parts: tuple[Part, ...] = ()  # by layer
+    dinput: Buffer | None = None  # f32 (B, Sp) gradient by the trunk's input; None: no block stands before the trunk
 
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout, batch: int,
@@ -84,6 +85,7 @@ class AdamGradBuffers:
             rt.zeros((batch, layout.head_padded), kind, "adam_grad.dlogits") if changed else None,
             rt.array(_runs(layout, parts), "adam_grad.runs") if reduced else None,
             parts,
+            rt.zeros((batch, layout.state_padded), np.float32, "adam_grad.dinput") if layout.blocks else None,
         )
 
 
@@ -103,7 +105,7 @@ def reads(layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffer
 
 
 def writes(layout: NetworkLayout, buffers: AdamGradBuffers) -> list[Buffer]:
-    optional = [b for b in (buffers.partial, buffers.dlogits) if b is not None]
+    optional = [b for b in (buffers.partial, buffers.dlogits, buffers.dinput) if b is not None]
     return [*buffers.dhidden, buffers.grad[: layout.network_size], *optional,
             buffers.norm_part[: buffers.network_parts]]  # fmt: skip
 
@@ -120,7 +122,7 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
     part = 0
     for i in reversed(range(len(layers))):
         layer = layers[i]
-        below = gradients[i - 1] if i else None
+        below = gradients[i - 1] if i else buffers.dinput
         more = inputs.trunk_more if i == len(layers) - 1 else None
         w, to = inputs.theta[layer.weight.offset : layer.weight.stop], _to(buffers, layer, buffers.parts[i])
         if products.backward[i]:
@@ -129,10 +131,11 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
             n = max(1, buffers.parts[i].weight_splits)
             squares = buffers.norm_part[part : part + weight_blocks(layer, n)] if buffers.partial is None else None
             own_layer(
-                child, layer, w, inputs.kept[i], gradients[i], below, to, buffers.parts[i].stride, n, squares, more
-            )
+                child, layer, w, inputs.kept[i], gradients[i], below, to, buffers.parts[i].stride, n, squares, more,
+                relu=i > 0,
+            )  # fmt: skip
             part += weight_blocks(layer, n)
-        if below is None:
+        if below is None or i == 0:
             continue
         sums = _sums(buffers, layers[i - 1], buffers.parts[i - 1]) if products.backward[i - 1] else None
         if products.backward[i]:
@@ -180,7 +183,8 @@ def library_layer(child: Child, products: NetworkProducts, layer: Layer, w: Buff
     assert products.gemm is not None
     rows = dy.shape[0]
     if dx is not None:
-        products.gemm.call(child, input_gradient_spec(layer, rows, products), dy, w, dx)
+        out = "bf16" if dx.dtype == abi.bf16 else "f32"
+        products.gemm.call(child, input_gradient_spec(layer, rows, products, out), dy, w, dx)
     products.gemm.call(child, weight_gradient_spec(layer, rows, products), x, dy, dw)
 
 
@@ -196,8 +200,9 @@ def gradient_rows(child: Child, x: Buffer, h: Buffer | None, y: Buffer | None, p
 
 
 def own_layer(child: Child, layer: Layer, w: Buffer, x: Buffer, dy: Buffer, dx: Buffer | None, to: tuple[Buffer, Buffer],
-              stride: int, n_splits: int, squares: Buffer | None, more: Buffer | None = None) -> None:  # fmt: skip
-    """Records dX, with the derivative of ReLU, dW and db by the package's kernel."""
+              stride: int, n_splits: int, squares: Buffer | None, more: Buffer | None = None, *,
+              relu: bool = True) -> None:  # fmt: skip
+    """Records dX, with the derivative of ReLU where ``x`` is the output of one (``relu``), dW and db by the package's kernel."""
     rows = dy.shape[0]
     height, width = _weight_region(layer, n_splits)
     made = weight_blocks(layer, n_splits)
@@ -228,6 +233,7 @@ def own_layer(child: Child, layer: Layer, w: Buffer, x: Buffer, dy: Buffer, dx: 
             dx_rows=dx_rows,
             dx_cols=dx_cols,
             more=more.shape[0] if more is not None else 0,
+            relu=int(relu),
         ),
     )
 

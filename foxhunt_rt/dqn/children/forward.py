@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foxhunt_rt.dqn.blocks import BlockInputs, BlockWorkspace
 from foxhunt_rt.dqn.children.products import (
     PASSES,
     Inputs,
@@ -23,10 +24,11 @@ from foxhunt_rt.dqn.children.products import (
     forward_spec,
     matrices,
 )
-from foxhunt_rt.dqn.layout import Layer, NetworkLayout
+from foxhunt_rt.dqn.layout import Layer, LayoutError, NetworkLayout
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
+from foxhunt_rt.replay import Windows
 
 ONLINE, ONLINE_NEXT, TARGET_NEXT = range(PASSES)
 """Index of a pass in the logits: online on s, online on s', target on s'."""
@@ -44,6 +46,14 @@ class ForwardInputs:
     target: Buffer  # f32 (P,) target parameters
     state: Buffer  # f32 (B, Sp)
     next_state: Buffer  # f32 (B, Sp)
+    target_next: Buffer | None = (
+        None  # f32 (B, Sp) s' for the target pass, where a block of theta- made it; None: next_state
+    )
+
+    @property
+    def passes(self) -> tuple[Buffer, Buffer, Buffer]:
+        """Each pass's input."""
+        return self.state, self.next_state, self.next_state if self.target_next is None else self.target_next
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Operands:
     """Parameters and inputs rounded for the products, made anew each step from the f32 masters."""
 
     params: Buffer  # bf16 (3, P): theta, theta, target; or f32 (2, P), rounded: theta, target
-    states: Buffer  # bf16 (3, B, Sp): s, s', s'; or f32 (2, B, Sp), rounded: s, s'
+    states: Buffer  # bf16 (3, B, Sp): s, s', s'; or rounded f32, without the third unless a block makes it another
     head_bias: Buffer | None  # f32 (3, Np) biases of the heads, not rounded; with bf16 alone
 
     @classmethod
@@ -62,7 +72,8 @@ class Operands:
         copies, kind = (PASSES, abi.bf16) if products.bf16 else (2, np.dtype(np.float32))
         head = rt.zeros((PASSES, layout.head_padded), np.float32, "forward.head_bias") if products.bf16 else None
         return cls(rt.zeros((copies, layout.network_size), kind, "forward.params"),
-                   rt.zeros((copies, batch, layout.state_padded), kind, "forward.states"), head)  # fmt: skip
+                   rt.zeros((PASSES if layout.blocks else copies, batch, layout.state_padded), kind, "forward.states"),
+                   head)  # fmt: skip
 
     def buffers(self) -> list[Buffer]:
         """All of them, for a child's declared writes."""
@@ -106,6 +117,7 @@ class ForwardWorkspace:
 
     hidden: tuple[Buffer, ...]  # f32 (R, Np) outputs of each trunk layer, after ReLU
     logits: Buffer  # f32 (R, Np)
+    blocks: tuple[BlockWorkspace, ...] = ()  # of the blocks in front of the trunk
 
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout, rows: int, label: str) -> ForwardWorkspace:
@@ -114,15 +126,18 @@ class ForwardWorkspace:
             rt.zeros((rows, layer.n_padded), np.float32, f"{label}.hidden.{i}")
             for i, layer in enumerate(layout.layers[:-1])
         )
-        return cls(hidden, rt.zeros((rows, layout.head_padded), np.float32, f"{label}.logits"))
+        blocks = tuple(
+            BlockWorkspace.create(rt, layout, block, rows, 1, f"{label}.{block.name}") for block in layout.blocks
+        )
+        return cls(hidden, rt.zeros((rows, layout.head_padded), np.float32, f"{label}.logits"), blocks)
 
     def buffers(self) -> list[Buffer]:
         """All of them, for a child's declared writes."""
-        return [*self.hidden, self.logits]
+        return [*self.hidden, self.logits, *(buffer for block in self.blocks for buffer in block.buffers())]
 
 
 def reads(inputs: ForwardInputs) -> list[Buffer]:
-    return [inputs.theta, inputs.target, inputs.state, inputs.next_state]
+    return [inputs.theta, inputs.target, *inputs.passes]
 
 
 def writes(buffers: ForwardBuffers) -> list[Buffer]:
@@ -139,16 +154,17 @@ def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: 
     if products.bf16:
         _record_bf16(child, layout, inputs, buffers, products)
         return
-    x: Inputs = (inputs.state, inputs.next_state, inputs.next_state)
+    x: Inputs = inputs.passes
     theta, target = inputs.theta, inputs.target
     if products.rounded:
         assert buffers.operands is not None
         params, states = buffers.operands.params, buffers.operands.states
         theta, target = flat(params[:1]), flat(params[1:])
-        x = tuple(matrices(states, p, 1) for p in (0, 1, 1))
+        distinct = [matrices(states, p, 1) for p in range(states.shape[0])]
+        x = tuple(distinct[min(p, len(distinct) - 1)] for p in range(PASSES))
         n = layout.network_size
-        masters = inputs.theta[:n], inputs.target[:n], inputs.state, inputs.next_state
-        for source, to in zip(masters, (theta, target, *x[:2]), strict=True):
+        masters = inputs.theta[:n], inputs.target[:n], *inputs.passes[: len(distinct)]
+        for source, to in zip(masters, (theta, target, *distinct), strict=True):
             round_mantissa(child, source, to, products.bits)
     for i, (layer, y) in enumerate(zip(layout.layers, outputs, strict=True)):
         weights = LayerWeights.of(layer, theta, target)
@@ -172,8 +188,9 @@ def _record_bf16(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buf
     assert operands is not None and operands.head_bias is not None and products.gemm is not None
     n, m, head = layout.network_size, inputs.state.size, layout.layers[-1].bias
     child.launch("round_inputs", (-(-(n + m) // _PER_BLOCK),), (256,),
-                 dict(theta=inputs.theta[:n], target=inputs.target[:n], x0=inputs.state, x1=inputs.next_state, w=operands.params,
-                      x=operands.states, bias=operands.head_bias, n=n, m=m, bias_at=head.offset, n_bias=layout.head_padded,
+                 dict(theta=inputs.theta[:n], target=inputs.target[:n],
+                      **{f"x{p}": x for p, x in enumerate(inputs.passes)}, w=operands.params, x=operands.states,
+                      bias=operands.head_bias, n=n, m=m, bias_at=head.offset, n_bias=layout.head_padded,
                       per_block=_PER_BLOCK))  # fmt: skip
     x, params, last = operands.states, flat(operands.params), (PASSES - 1) * n
     for layer, y in zip(layout.layers, [*buffers.hidden, buffers.logits], strict=True):
@@ -198,25 +215,35 @@ def round_mantissa(child: Child, source: Buffer, to: Buffer, bits: int) -> None:
 
 
 def record_forward(
-    child: Child, layout: NetworkLayout, params: Buffer, x: Buffer, rows: int, workspace: ForwardWorkspace
-) -> None:
+    child: Child, layout: NetworkLayout, params: Buffer, x: Buffer, rows: int, workspace: ForwardWorkspace,
+    windows: Windows | None = None,
+) -> None:  # fmt: skip
     """Records one pass of the network over the first ``rows`` rows of ``x``: acting, evaluation.
 
     Parameters
     ----------
     child : Child
-        Must declare ``params`` and ``x`` as read and ``workspace.buffers()`` as written.
+        Must declare ``params``, ``x`` and ``windows`` as read and ``workspace.buffers()`` as written.
     layout : NetworkLayout
     params : Buffer
-        Flat parameters, f32 (P,).
+        Flat parameters, f32 (P,); at least the first ``layout.forward_size``.
     x : Buffer
         f32 (at least ``rows``, Sp), pads zero.
     rows : int
         R, at least 1 and at most the workspace's.
     workspace : ForwardWorkspace
         Its ``logits[:rows]`` receive the raw logits. A row's result does not depend on the other rows or on R.
+    windows : Windows, optional
+        The states that end in ``x``: where ``layout.blocks`` stand in front of the trunk.
     """
-    for layer, y in zip(layout.layers, workspace.buffers(), strict=True):
+    for block, work in zip(layout.blocks, workspace.blocks, strict=True):
+        if windows is None:
+            raise LayoutError(
+                f"block {block.name} looks back on {block.window} states: give record_forward windows of them"
+            )
+        block.record(child, layout, params, None, [BlockInputs(x[:rows], windows[:rows])], work)
+        x = matrices(work.out, 0, 1)
+    for layer, y in zip(layout.layers, (*workspace.hidden, workspace.logits), strict=True):
         own_layer(child, layer, rows, [x], LayerWeights.of(layer, params, None), y)
         x = y
 
@@ -256,8 +283,9 @@ def separate(x: Inputs) -> Sequence[Buffer]:
     return [matrices(x, p, 1) for p in range(x.shape[0])] if isinstance(x, Buffer) else x
 
 
-def own_layer(child: Child, layer: Layer, rows: int, x: Sequence[Buffer], weights: LayerWeights, y: Buffer) -> None:
-    """Records a layer's passes, one to three, by the package's kernel."""
+def own_layer(child: Child, layer: Layer, rows: int, x: Sequence[Buffer], weights: LayerWeights, y: Buffer, *,
+              residual: bool = False) -> None:  # fmt: skip
+    """Records a layer's passes, one to three, by the package's kernel. With ``residual`` they are added to what ``y`` holds."""
     padded = [*x, None, None]
     height, width = region(rows, layer.n_padded, len(x), 128)  # an H200 has 132 multiprocessors
     grid = (-(-layer.n_padded // width), -(-rows // height), len(x))
@@ -280,6 +308,7 @@ def own_layer(child: Child, layer: Layer, rows: int, x: Sequence[Buffer], weight
             Kp=layer.k_padded,
             Np=layer.n_padded,
             relu=int(layer.relu),
+            residual=int(residual),
             block_rows=height,
             block_cols=width,
         ),

@@ -100,11 +100,11 @@ def forward_bf16_spec(layer: Layer, rows: int, parameters: int, head_bias: int) 
                        stride_bias=parameters if layer.relu else head_bias)  # fmt: skip
 
 
-def input_gradient_spec(layer: Layer, rows: int, products: NetworkProducts) -> ProductSpec:
-    """dx[rows][Kp] = dy W', before the derivative of ReLU."""
+def input_gradient_spec(layer: Layer, rows: int, products: NetworkProducts, out: str | None = None) -> ProductSpec:
+    """dx[rows][Kp] = dy W', before the derivative of ReLU. ``out``: ``"f32"`` or ``"bf16"``; default: as the operands."""
     kind = "bf16" if products.bf16 else "f32"
     return ProductSpec(rows, layer.k_padded, layer.n_padded, layer.n_padded, layer.n_padded, layer.k_padded, b_transposed=True,
-                       a=kind, b=kind, out=kind, compute=products.precision)  # fmt: skip
+                       a=kind, b=kind, out=out or kind, compute=products.precision)  # fmt: skip
 
 
 def weight_gradient_spec(layer: Layer, rows: int, products: NetworkProducts) -> ProductSpec:

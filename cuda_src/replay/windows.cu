@@ -1,0 +1,67 @@
+// Windows of past states, for networks that look back: of the rows drawn (replay_windows), of environments that are acted for
+// (window_push). Position L-1 is the present state, L-1-j the one j steps earlier; what precedes the episode, or what the ring
+// no longer holds, is zero, and `length` counts the rest.
+//
+// Bytes: reads and writes L*Sp floats a window. Launch: replay_windows grid (2*B,), window_push grid (E,), any block.
+#include "lib/kernel.h"
+#include "lib/reduce.h"
+
+#include "abi/types.h"
+
+#include "abi/replay.h"
+#include "replay/sum_tree.h"
+
+FX_KERNEL_ANYBLOCK(replay_windows) {
+    const int k = (int)blockIdx.x % a.B, next = (int)blockIdx.x / a.B, L = a.L;
+    const int row = a.batch_index[k], stride = (int)a.ring->stride;
+    const float *present = (next ? a.batch_next_state : a.batch_state) + (int64_t)k * a.Sp;
+    float *window = (next ? a.next_window : a.window) + (int64_t)k * L * a.Sp;
+    int length = 1, last = row;
+    if (row >= 0) {
+        // As far back as the episode goes and the ring holds it: rows are numbered from the last clear, the newest is
+        // inserted - 1 and stands before the write head.
+        const int64_t inserted = (int64_t)a.ring->inserted;
+        const int64_t oldest = inserted > a.capacity ? inserted - a.capacity : 0;
+        const int64_t number = inserted - 1 - fx::ring_back(fx::ring_back((int)a.ring->position, 1, a.capacity), row, a.capacity);
+        const int held = fx::block_reduce(L - 1, L, fx::op_min(), [&](int i) {
+            const int64_t back = (int64_t)(i + 1) * stride;
+            const bool there = number - back >= oldest && !a.rows[(row - back % a.capacity + a.capacity) % a.capacity].ended;
+            return there ? L : i + 1;
+        });
+        int steps = 0;
+        if (next) {  // s' is behind the n-step window's last row
+            while (steps + 1 < a.n_step && !a.rows[last].ended) last = fx::ring_forward(last, stride, a.capacity), ++steps;
+        }
+        length = min(L, held + (next ? steps + 1 : 0));
+    }
+    FX_FOR(q, L * a.Sp) {
+        const int l = q / a.Sp, c = q % a.Sp, j = L - 1 - l;
+        float x = 0.0f;
+        if (j == 0) {
+            x = present[c];
+        } else if (j < length && c < a.S) {
+            const int64_t at = fx::ring_back(last, (int)((int64_t)(j - next) * stride % a.capacity), a.capacity);
+            if (a.state)
+                x = a.state[at * a.S + c];
+            else if (c < a.F)
+                x = a.features[(int64_t)a.rows[at].feature_row * a.table + c];
+            else
+                x = a.portfolio[at * 2 * a.P + c - a.F];
+        }
+        window[q] = x;
+    }
+    FX_FOR(one, 1) (next ? a.next_length : a.length)[k] = length;
+}
+
+FX_KERNEL_ANYBLOCK(window_push) {
+    const int e = (int)blockIdx.x, L = a.L;
+    const int held = min((a.fresh && a.fresh[e] ? 0 : a.length_before[e]) + 1, L);
+    const float *before = a.before + (int64_t)e * L * a.Sp;
+    float *after = a.after + (int64_t)e * L * a.Sp;
+    FX_FOR(c, a.Sp) {  // a column is one thread's, oldest first: after may be before
+        for (int l = 0; l < L - 1; ++l) after[l * a.Sp + c] = l >= L - held ? before[(l + 1) * a.Sp + c] : 0.0f;
+        after[(L - 1) * a.Sp + c] = c < a.S ? a.state[(int64_t)e * a.S + c] : 0.0f;
+    }
+    __syncthreads();  // everyone has read length_before
+    FX_FOR(one, 1) a.length_after[e] = a.ended && a.ended[e] ? 0 : held;
+}
