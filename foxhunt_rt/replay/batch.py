@@ -81,8 +81,10 @@ class Batch:
         """Its rows begin to stop: views of the same memory."""
         if (begin, stop) == (0, self.size):
             return self
-        whole: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Batch(**{name: x if x is None else x[begin:stop] for name, x in whole.items()})
+        parts: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name in parts:
+            parts[name] = None if parts[name] is None else parts[name][begin:stop]
+        return Batch(**parts)
 
     @property
     def size(self) -> int:

@@ -1,7 +1,7 @@
 """Windows of past states: what a network that looks back is fed, beside the state itself.
 
-A window holds the last L states of one episode, oldest first, the present one last. Where the episode is younger than L states, or
-the ring has overwritten its beginning, the window begins with zeros and ``length`` says how many states it holds.
+A window holds the last L states of one episode, oldest first, the present one last. Where the episode is younger, or the ring has
+overwritten its beginning, the window begins with zeros and ``length`` says how many states it holds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Windows:
 
     @classmethod
     def allocate(cls, runtime: Runtime, rows: int, window: int, padded_state_dim: int, label: str) -> Windows:
-        """Empty windows.
+        """Empty windows: ``rows`` of ``window`` states of ``padded_state_dim`` floats in ``runtime``; ``label`` begins
+        the labels of both buffers.
 
         In a capture: refused. Synchronizes: no. Allocates: yes.
         """

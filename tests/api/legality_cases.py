@@ -6,6 +6,7 @@ answer that begins with "may" has a second case, named with ``#`` behind the ent
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable
@@ -376,6 +377,13 @@ class Described:
 Case = Callable[[World], Callable[[], Any]]
 
 
+def blocks(w: World, method: str) -> Callable[[], Any]:
+    """A child of a block, in the view of a learner whose layout names one."""
+    name = f"more {next(COUNT)}"
+    view = dataclasses.replace(w.view, layout=SimpleNamespace(blocks=[SimpleNamespace(name=name)]))  # type: ignore[arg-type]
+    return hooked(getattr(view, method), name, [w.x], [w.y])
+
+
 def attribute(get: Callable[[World], Any], *names: str) -> dict[str, Case]:
     """Cases of properties and of methods without arguments."""
     cases: dict[str, Case] = {}
@@ -716,6 +724,7 @@ CASES: dict[str, Case] = {
     "Config.load": lambda w: (w.config.save(w.folder / "load.toml") or True) and hooked(
         config.Config.load, w.folder / "load.toml"),
     **attribute(lambda w: w.config, "Config.horizon", "Config.to_dict", "Config.to_toml", "Config.options"),
+    "Extension.block": lambda w: hooked(dqn.Extension().block, w.config),
     "Extension.parameters": lambda w: hooked(dqn.Extension().parameters, w.learner.layout),
     "Extension.record": lambda w: hooked(Watching().record, w.view),
     "Extension.reset": lambda w: dqn.Extension().reset,
@@ -724,6 +733,9 @@ CASES: dict[str, Case] = {
     "Extension.kept_gradients": lambda w: dqn.Extension().kept_gradients,
     "Extension.report": lambda w: dqn.Extension().report,
     "Extension.persistent": lambda w: dqn.Extension().persistent,
+    "StepView.block_forward": lambda w: blocks(w, "block_forward"),
+    "StepView.block_backward": lambda w: blocks(w, "block_backward"),
+    "Tensor.padded_shape": lambda w: lambda: dqn.Tensor("bias", (3,), decayed=False, bound=0.0).padded_shape,
     "StepView.child": lambda w: (lambda view: hooked(view.child, f"more {next(COUNT)}", [w.x], [w.y]))(w.view),
     "StepView.trunk_gradient": lambda w: hooked(w.view.trunk_gradient, "watching"),
     "StepView.metrics_of": lambda w: hooked(w.view.metrics_of, w.watching),
@@ -747,7 +759,7 @@ CASES: dict[str, Case] = {
                 "Learner.served", "Learner.state_buffers"),
     "Metrics.of": lambda w: hooked(dqn.Metrics.of, w.agent.learner.last),
     **attribute(lambda w: w.learner.layout, "NetworkLayout.state_padded", "NetworkLayout.head_width",
-                "NetworkLayout.head_padded", "NetworkLayout.size",
+                "NetworkLayout.head_padded", "NetworkLayout.size", "NetworkLayout.forward_size", "NetworkLayout.window",
                 "NetworkLayout.network_size", "NetworkLayout.n_decay", "NetworkLayout.parameters",
                 "NetworkLayout.pads"),
     "NetworkLayout.init": lambda w: hooked(w.learner.layout.init, 0),

@@ -116,7 +116,7 @@ class RingOracle:
         return result
 
     def past(self, number: int, steps_back: int) -> list[Transition]:
-        """The transitions that precede number ``number``, and it, in its episode: at most so many, none that the ring has lost."""
+        """The transitions that precede number ``number`` in its episode, and it: at most so many, none that the ring lost."""
         oldest = max(0, len(self.history) * self.environments - self.capacity)
         found = [self._at(number)]
         while len(found) <= steps_back and (number := number - self.environments) >= oldest:
