@@ -277,7 +277,7 @@ class Replay:
         Parameters
         ----------
         child : Child
-            Declares `sample_reads`, and ``batch.index``, ``batch.state`` and ``batch.next_state``, as reads, the windows as writes.
+            Declares `sample_reads`, and the index and the states of the batch, as reads, its windows as writes.
         batch : Batch
             Allocated with a window. Its states are the last of each window, whatever was done to them; those before come from the
             ring.
