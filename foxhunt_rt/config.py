@@ -43,6 +43,7 @@ __all__ = [
     "OptimConfig",
     "PopArtConfig",
     "PerturbConfig",
+    "PlanConfig",
     "PruneConfig",
     "ReplayConfig",
     "RiskConfig",
@@ -273,6 +274,25 @@ class HorizonsConfig(HeadConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class PlanConfig(HeadConfig):
+    """Conviction, and the readiness it must earn before it scales anything: docs/step/plan.md."""
+
+    section = "plan"
+    length: int = option(20, "steps of one environment over which a plan is to pay: bars", low=1, high=1 << 16)
+    holdout: float = option(0.2, "share of time, or episodes, that the head is judged on and never trained on", above=0.0, below=1.0)  # fmt: skip
+    block_bars: int = option(256, "bars that are held out, or trained on, together", low=1, high=1 << 24)
+    rate: float = option(0.01, "share of a new batch in the running skill", above=0.0, high=1.0)
+    ready_steps: int = option(500, "M: steps in a row with positive skill before there is any readiness", low=1)
+    gate_readiness: float = option(0.5, "readiness from which conviction scales size and training reward", above=0.0, high=1.0)  # fmt: skip
+
+    def check(self) -> None:
+        if self.block_bars < self.length:
+            raise ConfigError(
+                f"plan.block_bars = {self.block_bars} is under plan.length = {self.length}; give at least that"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -442,6 +462,7 @@ class Config:
     selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
     risk: RiskConfig = dataclasses.field(default_factory=RiskConfig)
     horizons: HorizonsConfig = dataclasses.field(default_factory=HorizonsConfig)
+    plan: PlanConfig = dataclasses.field(default_factory=PlanConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -453,7 +474,8 @@ class Config:
     @property
     def reward_horizon(self) -> int:
         """Steps ahead that the furthest target of a row reaches."""
-        return max((self.replay.n_step, *(self.horizons.lengths if self.horizons.enabled else ())))
+        plan = (self.plan.length,) if self.plan.enabled else ()
+        return max((self.replay.n_step, *(self.horizons.lengths if self.horizons.enabled else ()), *plan))
 
     def slot(self, name: str) -> Slot:
         """An option as a launch field that `StepGraph.set` may change; it remembers where it comes from.

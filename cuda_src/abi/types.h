@@ -11,6 +11,7 @@
 #define RNG_NOISE 6
 #define RNG_INIT 7
 #define RNG_MARKET 8
+#define RNG_PLAN 10
 
 /* What the host may change between launches. Lives in device memory; an ungraphed one-thread kernel of its own module
  * applies a change in stream order, and counters latches from it once a step. */
@@ -128,6 +129,17 @@ typedef struct {
     double sigma_even;
     double sigma_odd;
 } popart_state;
+
+/* What the plan head has shown on rows that it was not trained on, and what it has earned by it (docs/step/plan.md). The first
+ * three are running means over all rows of a batch, so that their ratios are means over the held-out ones. */
+typedef struct {
+    float error;     /* (p - y)^2 of the held-out rows */
+    float label;     /* y of these */
+    float held;      /* share of these */
+    float skill;     /* Brier skill score over their base rate, at most 1 */
+    float readiness; /* 0 until the skill was positive for long enough, then the skill */
+    uint32_t streak; /* steps in a row with positive skill, up to those that it takes */
+} plan_state;
 
 /* One stored transition, 32 bytes: one memory sector. States lie in arrays of their own. */
 typedef struct {

@@ -10,7 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.children import aux, causal, horizons, iqn, perturb, popart, post_aux, prune, spectral, vaccine
+from foxhunt_rt.dqn.children import (
+    aux,
+    causal,
+    horizons,
+    iqn,
+    perturb,
+    plan,
+    popart,
+    post_aux,
+    prune,
+    spectral,
+    vaccine,
+)
 from foxhunt_rt.dqn.extension import Extension
 
 #: Children of the step in the order in which it is told; a name with a dot is a part of the child before the dot.
@@ -28,6 +40,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("selectivity", post_aux.Selectivity),
     ("risk", post_aux.Risk),
     ("horizons", horizons.Horizons),
+    ("plan", plan.Plan),
     ("prune", prune.Prune),
     ("vaccine", vaccine.Vaccine),
     ("perturb", perturb.Perturb),

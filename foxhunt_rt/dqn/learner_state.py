@@ -37,7 +37,9 @@ _BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.bat
              "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",
              "perturb.enabled", "perturb.period", "perturb.shrink", "perturb.sigma",
              "iqn.quantiles", "iqn.kappa", "iqn.budget_share",
-             "horizons.enabled", "horizons.lengths", "horizons.rate", "horizons.blend_temperature", "horizons.bound")  # fmt: skip
+             "horizons.enabled", "horizons.lengths", "horizons.rate", "horizons.blend_temperature", "horizons.bound",
+             "plan.enabled", "plan.length", "plan.holdout", "plan.block_bars", "plan.rate", "plan.ready_steps",
+             "plan.gate_readiness")  # fmt: skip
 
 
 def _sizes(learner: Learner) -> dict[str, Any]:
