@@ -279,11 +279,15 @@ class PlanConfig(HeadConfig):
 
     section = "plan"
     length: int = option(20, "steps of one environment over which a plan is to pay: bars", low=1, high=1 << 16)
-    holdout: float = option(0.2, "share of time, or episodes, that the head is judged on and never trained on", above=0.0, below=1.0)  # fmt: skip
+    holdout: float = option(
+        0.2, "share of time, or episodes, that the head is judged on and never trained on", above=0.0, below=1.0
+    )
     block_bars: int = option(256, "bars that are held out, or trained on, together", low=1, high=1 << 24)
     rate: float = option(0.01, "share of a new batch in the running skill", above=0.0, high=1.0)
     ready_steps: int = option(500, "M: steps in a row with positive skill before there is any readiness", low=1)
-    gate_readiness: float = option(0.5, "readiness from which conviction scales size and training reward", above=0.0, high=1.0)  # fmt: skip
+    gate_readiness: float = option(
+        0.5, "readiness from which conviction scales size and training reward", above=0.0, high=1.0
+    )
 
     def check(self) -> None:
         if self.block_bars < self.length:
