@@ -30,6 +30,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "CausalConfig",
+    "CounterfactualConfig",
     "CqlConfig",
     "FeatureConfig",
     "GuardConfig",
@@ -39,6 +40,7 @@ __all__ = [
     "IqnConfig",
     "LossConfig",
     "MarketConfig",
+    "MirrorConfig",
     "NetworkConfig",
     "OptimConfig",
     "PopArtConfig",
@@ -361,6 +363,35 @@ class FeatureConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class CounterfactualConfig(Section):
+    """Steps that were not taken, replayed beside those that were: docs/counterfactual.md."""
+
+    section = "market.counterfactual"
+    enabled: bool = option(False, "insert what another action would have earned in the same state")
+    share: float = option(1.0, "counterfactual rows for each step taken", above=0.0, high=1.0)
+    cycles: tuple[int, ...] = option(
+        (0, 1, 2, 3, 4, 5),
+        "what may be changed of the action: 0 direction mirrored, 1 next smaller size, 2 next larger, 3 other order type, "
+        "4 other urgency, 5 flat",
+        low=0,
+        high=5,
+    )
+
+    def check(self) -> None:
+        if not self.cycles or len(set(self.cycles)) != len(self.cycles):
+            raise ConfigError(f"market.counterfactual.cycles = {list(self.cycles)}; give each cycle once, at least one")
+
+
+@dataclasses.dataclass(frozen=True)
+class MirrorConfig(Section):
+    """Rows stored as the steps of the mirrored market: docs/counterfactual.md."""
+
+    section = "market.mirror"
+    enabled: bool = option(False, "store some rows with long and short swapped, their states mirrored when drawn")
+    share: float = option(0.5, "chance that a row is stored mirrored", above=0.0, high=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class MarketConfig(Section):
     """Bars, environment and costs."""
 
@@ -400,6 +431,8 @@ class MarketConfig(Section):
     time_scale: float = option(30.0, "bars in a trade that read 1/2 in the portfolio features", above=0.0)
     synthetic_bars: int = option(62500, "bars of the simulated market (--synthetic)", low=2, high=1 << 26)
     features: FeatureConfig = option(FeatureConfig(), "columns of the feature table")
+    counterfactual: CounterfactualConfig = option(CounterfactualConfig(), "steps that were not taken")
+    mirror: MirrorConfig = option(MirrorConfig(), "rows of the mirrored market")
 
     def check(self) -> None:
         if len(self.slippage_urgency) != 3:
@@ -591,8 +624,10 @@ _FEATURES = [  # the sections that switch something on, which profile full does 
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "smoke": _SMOKE,
-    # smoke with every feature of the step on
-    "full": _SMOKE | {name: {"enabled": True} for name in _FEATURES},
+    # smoke with every feature of the step on, and of what collection adds
+    "full": _SMOKE
+    | {name: {"enabled": True} for name in _FEATURES}
+    | {"market": {"counterfactual": {"enabled": True}, "mirror": {"enabled": True}}},
     "production": {
         "network": {"hidden": (512, 512, 256), "precision": "tf32"},
         "replay": {"capacity": 1 << 22, "batch": 4096},

@@ -10,6 +10,15 @@
 /* Floats of the portfolio part of a state row. */
 #define PORTFOLIO_FEATURES 4
 
+/* Cycles of counterfactual steps (docs/counterfactual.md): what is changed of the action taken. */
+#define CYCLE_DIRECTION 0 /* short and long swapped */
+#define CYCLE_SMALLER 1   /* the next smaller size */
+#define CYCLE_LARGER 2    /* the next larger size */
+#define CYCLE_ORDER 3     /* another order type */
+#define CYCLE_URGENCY 4   /* another urgency */
+#define CYCLE_FLAT 5      /* flat */
+#define CYCLES 6
+
 typedef struct {
     env_state *env;              //@ out env_state[E]
     const int32_t *start;        //@ in i32[E]   first bar whose close is seen
@@ -39,21 +48,27 @@ typedef struct {
     const int32_t *session_end;  //@ in i32[N]
     const float *features;       //@ in f32[N*stride]       (N, stride), the first F columns are read
     const market_block *market;  //@ in market_block[1]
+    const control_block *control; //@ in control_block[1] optional   seed of what is added and mirrored; null: nothing is
     float *state;                //@ out f32[E*Sp] optional (E, Sp) observation after the step; null: not written
-    int32_t *row_feature;        //@ out i32[E] optional    the row for the replay buffer: all of row_* or none
-    float *row_portfolio;        //@ out f32[E*4] optional  (E, 4)
-    int32_t *row_next_feature;   //@ out i32[E] optional
-    float *row_next_portfolio;   //@ out f32[E*4] optional  (E, 4)
-    int32_t *row_action;         //@ out i32[E] optional
-    float *row_reward;           //@ out f32[E] optional    money, raw
-    int32_t *row_ended;          //@ out i32[E] optional    ENDED_* bits; ENDED_ABSENT: idle, the rest of the row is 0
+    int32_t *row_feature;        //@ out i32[E+C] optional  rows for the replay buffer, E steps taken, then C counterfactual:
+    float *row_portfolio;        //@ out f32[(E+C)*4] optional   all of row_* or none, row_mirrored apart
+    int32_t *row_next_feature;   //@ out i32[E+C] optional
+    float *row_next_portfolio;   //@ out f32[(E+C)*4] optional
+    int32_t *row_action;         //@ out i32[E+C] optional  as the learner sees it: long and short swapped where mirrored
+    float *row_reward;           //@ out f32[E+C] optional  money, raw
+    int32_t *row_ended;          //@ out i32[E+C] optional  ENDED_* bits; ENDED_ABSENT: no row, the rest of it is 0
+    int32_t *row_mirrored;       //@ out i32[E+C] optional  1: stored as the step of the mirrored market; null: none is
+    uint64_t *draws;             //@ inout u64[E] optional  Philox counter of each environment, advanced by one
+    augment_counts *counts;      //@ inout augment_counts[E] optional
     bar_result *result;          //@ inout bar_result[results] optional  of bars [result_first, result_first + results)
     int32_t E;                   //@ environments
+    int32_t C;                   //@ counterfactual rows, 0 to E
     int32_t N;                   //@ bars
     int32_t F;                   //@ market features
     int32_t stride;              //@ floats in a row of features, >= F
     int32_t Sp;                  //@ >= F + PORTFOLIO_FEATURES
     int32_t result_first;        //@ bar of result[0]
     int32_t results;             //@ length of result; bars outside are not recorded
-    uint32_t pad0_;              //@ pad
+    uint32_t cycles;             //@ bit c: cycle c may be drawn
+    float mirror_share;          //@ chance that a row is stored mirrored
 } env_step_args;

@@ -102,6 +102,7 @@ typedef struct {
 #define ENDED_TERMINATED 1 /* no bootstrap */
 #define ENDED_TRUNCATED 2  /* bootstrap from the final observation */
 #define ENDED_ABSENT 4     /* this environment has no transition this time: the row is never drawn */
+#define ENDED_COUNTERFACTUAL 8 /* beside one of the first two: a step that was not taken, an episode of its own */
 
 /* The replay ring. Counts from the last clear(), so that a cleared ring behaves as a new one, bit for bit. */
 typedef struct {
@@ -208,6 +209,14 @@ typedef struct {
     int32_t visited;        /* 1 */
     uint32_t pad0_;
 } bar_result;
+
+/* What collection added and turned over for one environment (docs/counterfactual.md), since the pass began. */
+typedef struct {
+    double difference[6];       /* by cycle: sum of reward of the counterfactual - reward of the step taken, money */
+    uint32_t counterfactual[6]; /* rows by cycle */
+    uint32_t rows;              /* rows of steps that were taken */
+    uint32_t mirrored;          /* rows of both kinds that were stored mirrored */
+} augment_counts;
 
 /* Steps of one launch (steps_per_launch), counted on the device. */
 typedef struct {

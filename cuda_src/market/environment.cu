@@ -2,12 +2,15 @@
 // which also writes the next observation, so that a step of collection costs one dependent launch beside the policy.
 //
 // One block an environment. All threads derive the walk (which bar comes next depends on no action) and copy the
-// feature row; one of them trades. Semantics: docs/environment.md; the price of a fill: execution.h.
+// feature row; one of them trades, and a second one beside it plays a counterfactual action from the same account, where
+// collection asks for it. Semantics: docs/environment.md, docs/counterfactual.md; the price of a fill: execution.h; what a
+// step earns: episode.h.
 // Launch: grid (E), block (32).
 #include "lib/kernel.h"
 #include "abi/types.h"
 #include "abi/market.h"
-#include "market/execution.h"
+#include "market/counterfactual.h"
+#include "market/episode.h"
 
 namespace fx {
 
@@ -17,16 +20,29 @@ FX_DEVICE int first_decision(const int32_t *session_end, int cursor, int end) {
     return cursor;
 }
 
-FX_DEVICE float clamp5(float x) { return x < -5.0f ? -5.0f : (x > 5.0f ? 5.0f : x); }
+// The rows of one step for the replay buffer: all columns of one of them.
+FX_DEVICE void write_row(const env_step_args &a, int row, const env_state &s, int now, int action, const outcome &o,
+                         int ended, bool mirrored) {
+    a.row_feature[row] = s.cursor;
+    a.row_next_feature[row] = now;
+    for (int j = 0; j < PORTFOLIO_FEATURES; ++j) {
+        a.row_portfolio[row * PORTFOLIO_FEATURES + j] = s.portfolio[j];
+        a.row_next_portfolio[row * PORTFOLIO_FEATURES + j] = o.portfolio[j];
+    }
+    a.row_action[row] = mirrored ? mirror_action(action) : action;
+    a.row_reward[row] = (float)o.reward;
+    a.row_ended[row] = ended;
+    if (a.row_mirrored) a.row_mirrored[row] = mirrored ? 1 : 0;
+}
 
-// Position as a share of the limit, unrealized PnL, time in trade, drawdown of the episode: scaled, see the docs.
-// Divisions in f32: these are features, and a double division takes a GPU thread a hundred cycles.
-FX_DEVICE void portfolio(const market_block &m, const account &acc, double close, double drawdown, float *out) {
-    const float bars = (float)acc.bars_in_trade, scale = (float)m.pnl_scale;
-    out[0] = (float)acc.position / (float)m.position_limit;
-    out[1] = clamp5((float)acc.unrealized(m, close) / scale);
-    out[2] = bars / (bars + (float)m.time_scale);
-    out[3] = clamp5((float)drawdown / scale);
+// A row that is never drawn.
+FX_DEVICE void write_absent(const env_step_args &a, int row) {
+    a.row_feature[row] = a.row_next_feature[row] = a.row_action[row] = 0;
+    a.row_ended[row] = ENDED_ABSENT;
+    a.row_reward[row] = 0.0f;
+    for (int j = 0; j < PORTFOLIO_FEATURES; ++j)
+        a.row_portfolio[row * PORTFOLIO_FEATURES + j] = a.row_next_portfolio[row * PORTFOLIO_FEATURES + j] = 0.0f;
+    if (a.row_mirrored) a.row_mirrored[row] = 0;
 }
 
 }  // namespace fx
@@ -60,24 +76,22 @@ FX_KERNEL_ANYBLOCK(env_observe) {
 }
 
 FX_KERNEL_ANYBLOCK(env_step) {
-    int e = (int)blockIdx.x;
-    env_state *env = a.env + e;
-    const int bar = env->cursor, now = bar + 1, end = env->end;
-    const int session_last = env->session_last, flatten = env->flatten;
+    __shared__ double reward[2];
+    const int e = (int)blockIdx.x;
+    const env_state s = a.env[e];
+    const int bar = s.cursor, now = bar + 1, end = s.end;
     float *state = a.state ? a.state + (int64_t)e * a.Sp : nullptr;
-    __syncthreads();  // everyone has read env before one thread writes it
+    const uint64_t seed = a.control ? a.control->seed : 0, draw = a.draws ? a.draws[e] : 0;
+    const int extra = fx::counterfactual_row(seed, draw, e, a.E, a.C);
+    __syncthreads();  // everyone has read env and draws before one thread writes them
 
     if (now >= end) {  // idle
         if (state)
             FX_FOR(j, a.Sp) state[j] = 0.0f;
-        if (a.row_ended) {
-            FX_FOR(one, 1) {
-                a.row_feature[e] = a.row_next_feature[e] = a.row_action[e] = 0;
-                a.row_ended[e] = ENDED_ABSENT;
-                a.row_reward[e] = 0.0f;
-            }
-            FX_FOR(j, PORTFOLIO_FEATURES)
-                a.row_portfolio[e * PORTFOLIO_FEATURES + j] = a.row_next_portfolio[e * PORTFOLIO_FEATURES + j] = 0.0f;
+        FX_FOR(one, 1) {
+            if (a.row_ended) fx::write_absent(a, e);
+            if (extra >= 0) fx::write_absent(a, extra);
+            if (a.draws) a.draws[e] = draw + 1;
         }
         return;
     }
@@ -86,10 +100,11 @@ FX_KERNEL_ANYBLOCK(env_step) {
     const fx::ohlc b = fx::load_bar(a.bars, now);
     const double last = fx::load_bar(a.bars, bar).close;
     const int action = a.action[e];
+    const market_block &m = *a.market;
 
     // The walk. A session's end is a terminal state; the end of the data is one only where the position is closed.
-    const bool session_over = session_last == now, data_over = now + 1 >= end;
-    const bool terminated = session_over || (data_over && flatten), truncated = data_over && !terminated;
+    const bool session_over = s.session_last == now, data_over = now + 1 >= end;
+    const bool terminated = session_over || (data_over && s.flatten), truncated = data_over && !terminated;
     const int next = session_over ? fx::first_decision(a.session_end, now + 1, end) : now;
     const bool goes_on = next + 1 < end;
 
@@ -104,55 +119,41 @@ FX_KERNEL_ANYBLOCK(env_step) {
         FX_FOR(j, a.Sp - a.F - PORTFOLIO_FEATURES) pad[j] = 0.0f;
     }
 
-    FX_FOR(one, 1) {
-        const market_block &m = *a.market;
-        const env_state s = *env;
-        fx::account acc = {s.cash, s.entry, s.position, s.traded, s.bars_in_trade};
+    // What is added and mirrored: drawn from one place of the random sequence an environment and step.
+    const bool valid = fx::action_valid(action);
+    const uint4 random = a.control ? fx::philox(seed, draw, RNG_MARKET, (uint32_t)e) : make_uint4(0, 0, 0, 0);
+    const int cycle = extra >= 0 && valid ? fx::draw_cycle(action, a.cycles, random.x) : -1;
+    const bool mirrored[2] = {valid && fx::uniform01(random.z) < a.mirror_share,
+                              cycle >= 0 && fx::uniform01(random.w) < a.mirror_share};
 
-        fx::fill order = {0, 0.0, 0.0};
-        const bool valid = fx::action_valid(action);
-        if (valid) {
-            const fx::action_parts p = fx::decode_action(action);
-            const int target = p.direction * fx::size_contracts(p.quarters, m.position_limit);
-            order = fx::execute_order(m, b, last, target - acc.position, p.order, p.urgency);
+    // Thread 0 plays the step that was taken, thread 1 the one that was not: side by side in one warp.
+    FX_FOR(which, extra >= 0 ? 2 : 1) {
+        const bool taken = which == 0;
+        if (!taken && cycle < 0) {
+            fx::write_absent(a, extra);
+            continue;
         }
-        acc.apply(order);
-        fx::fill exit = {0, 0.0, 0.0};
-        if (terminated) exit = fx::execute_exit(m, b, acc.position);
-        acc.apply(exit);
-        if (acc.position != 0) acc.bars_in_trade += 1;
-
-        const double equity = acc.equity(m, b.close), net = equity - s.equity;
-        const double peak = equity > s.peak ? equity : s.peak;
-        const double drawdown = peak - equity, deeper = drawdown - (s.peak - s.equity);
-        const double reward = net - m.drawdown_penalty * (deeper > 0.0 ? deeper : 0.0);
-
-        float after[PORTFOLIO_FEATURES];
-        fx::portfolio(m, acc, b.close, drawdown, after);
-
-        if (a.row_ended) {
-            a.row_feature[e] = bar;
-            a.row_next_feature[e] = now;
-            for (int j = 0; j < PORTFOLIO_FEATURES; ++j) {
-                a.row_portfolio[e * PORTFOLIO_FEATURES + j] = s.portfolio[j];
-                a.row_next_portfolio[e * PORTFOLIO_FEATURES + j] = after[j];
-            }
-            a.row_action[e] = valid ? action : 0;
-            a.row_reward[e] = (float)reward;
-            // A row whose action no network has an output for must never be drawn.
-            a.row_ended[e] =
-                !valid ? ENDED_ABSENT : (terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0));
+        const int choice = taken ? action : fx::cycle_action(action, cycle, random.y);
+        const fx::outcome o = fx::play(m, s, b, last, choice, terminated);
+        reward[which] = o.reward;
+        const int end_of = terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0);
+        if (!taken) {  // its window is itself: it bootstraps from its own s'
+            const int ended = ENDED_COUNTERFACTUAL | (terminated ? ENDED_TERMINATED : ENDED_TRUNCATED);
+            fx::write_row(a, extra, s, now, choice, o, ended, mirrored[1]);
+            continue;
         }
+        // A row whose action no network has an output for must never be drawn.
+        if (a.row_ended) fx::write_row(a, e, s, now, valid ? action : 0, o, valid ? end_of : ENDED_ABSENT, mirrored[0]);
         const int slot = now - a.result_first;
         if (a.result && slot >= 0 && slot < a.results) {
             bar_result r = {};
-            r.net = net;
-            r.cost = fx::cost(m, order) + fx::cost(m, exit);
-            r.price = order.price;
-            r.exit_price = exit.price;
-            r.contracts = order.contracts;
-            r.exit_contracts = exit.contracts;
-            r.position = acc.position;
+            r.net = o.net;
+            r.cost = fx::cost(m, o.order) + fx::cost(m, o.exit);
+            r.price = o.order.price;
+            r.exit_price = o.exit.price;
+            r.contracts = o.order.contracts;
+            r.exit_contracts = o.exit.contracts;
+            r.position = o.acc.position;
             r.action = action;
             r.visited = 1;
             a.result[slot] = r;
@@ -160,23 +161,36 @@ FX_KERNEL_ANYBLOCK(env_step) {
 
         env_state t = {};  // a new episode, unless this one goes on
         if (!session_over) {
-            t.cash = acc.cash;
-            t.entry = acc.entry;
-            t.equity = equity;
-            t.peak = peak;
-            t.position = acc.position;
-            t.traded = acc.traded;
-            t.bars_in_trade = acc.bars_in_trade;
-            for (int j = 0; j < PORTFOLIO_FEATURES; ++j) t.portfolio[j] = after[j];
+            t.cash = o.acc.cash;
+            t.entry = o.acc.entry;
+            t.equity = o.equity;
+            t.peak = o.peak;
+            t.position = o.acc.position;
+            t.traded = o.acc.traded;
+            t.bars_in_trade = o.acc.bars_in_trade;
+            for (int j = 0; j < PORTFOLIO_FEATURES; ++j) t.portfolio[j] = o.portfolio[j];
         }
         t.cursor = next;
         t.end = end;
-        t.session_last = session_over && goes_on ? a.session_end[next] : session_last;
-        t.flatten = flatten;
+        t.session_last = session_over && goes_on ? a.session_end[next] : s.session_last;
+        t.flatten = s.flatten;
         t.invalid_actions = s.invalid_actions + (valid ? 0 : 1);
-        *env = t;
+        a.env[e] = t;
+        if (a.draws) a.draws[e] = draw + 1;
 
         if (state)
             for (int j = 0; j < PORTFOLIO_FEATURES; ++j) state[a.F + j] = goes_on ? t.portfolio[j] : 0.0f;
+    }
+
+    if (!a.counts) return;
+    __syncthreads();
+    FX_FOR(one, 1) {
+        augment_counts *counts = a.counts + e;
+        counts->rows += valid ? 1u : 0u;
+        counts->mirrored += (mirrored[0] ? 1u : 0u) + (mirrored[1] ? 1u : 0u);
+        if (cycle >= 0) {
+            counts->counterfactual[cycle] += 1u;
+            counts->difference[cycle] += reward[1] - reward[0];
+        }
     }
 }

@@ -72,6 +72,7 @@ FX_KERNEL_ANYBLOCK(replay_insert) {
         r.next_feature_row = a.next_feature_row ? a.next_feature_row[e] : 0;
         r.final_slot = slot;
         a.rows[row] = r;
+        if (a.mirrored) a.stored_mirrored[row] = (uint8_t)a.mirrored[e];
         a.priority[row] = 0.0f;
 
         // Back along this environment: the rows whose windows this one completes or ends.

@@ -4,6 +4,10 @@
 //   R   = sum_{j<m} gamma^j r_{i+j},  m = n_step, or up to and with the first row that ended its episode
 //   s'  = the state m steps on; the final observation where the window ended
 //
+// A row that is marked mirrored comes out as the transition of the mirrored market: s and s' times a sign a column. Its action
+// was stored so; its return is the same, since a mirrored position in a mirrored market earns the same (known failure K14).
+// The mark of the row drawn counts for its whole window, whatever the marks of the rows after it.
+//
 // Returns are formed here, not at insertion, so that gamma and the reward's scale may change. A row has priority 0 until
 // its window is complete or ended (insert.cu), so a window here never reaches the write head.
 // Rows come out in ascending order, since u_k does not fall in k and the descent is monotone: per_priority relies on it.
@@ -28,11 +32,13 @@ FX_DEVICE double uniform01_f64(uint32_t high, uint32_t low) {
 struct state_parts {
     const float *first, *second;
     int n_first, n;
+
+    FX_DEVICE float at(int j) const { return j < n_first ? first[j] : (j < n ? second[j - n_first] : 0.0f); }
 };
 
 // Writes two state rows of `width` floats. A thread has eight loads on their way before it stores the first: one trip to
-// memory instead of one an iteration.
-FX_DEVICE void gather(float *to_a, float *to_b, state_parts a, state_parts b, int width) {
+// memory instead of one an iteration. `sign`, where given, has a factor for each column of a state.
+FX_DEVICE void gather(float *to_a, float *to_b, state_parts a, state_parts b, const float *sign, int width) {
 #ifdef FX_GPU
     constexpr int AHEAD = 4;
     const int threads = (int)blockDim.x;
@@ -41,8 +47,9 @@ FX_DEVICE void gather(float *to_a, float *to_b, state_parts a, state_parts b, in
 #pragma unroll
         for (int t = 0; t < AHEAD; ++t) {
             const int j = j0 + t * threads;
-            x[t] = j < a.n_first ? a.first[j] : (j < a.n ? a.second[j - a.n_first] : 0.0f);
-            y[t] = j < b.n_first ? b.first[j] : (j < b.n ? b.second[j - b.n_first] : 0.0f);
+            const float factor = sign && j < a.n ? sign[j] : 1.0f;
+            x[t] = factor * a.at(j);
+            y[t] = factor * b.at(j);
         }
 #pragma unroll
         for (int t = 0; t < AHEAD; ++t) {
@@ -54,6 +61,7 @@ FX_DEVICE void gather(float *to_a, float *to_b, state_parts a, state_parts b, in
     for (int j = 0; j < a.n_first; ++j) to_a[j] = a.first[j];
     for (int j = 0; j < b.n_first; ++j) to_b[j] = b.first[j];
     for (int j = a.n_first; j < a.n; ++j) to_a[j] = a.second[j - a.n_first], to_b[j] = b.second[j - b.n_first];
+    for (int j = 0; sign && j < a.n; ++j) to_a[j] *= sign[j], to_b[j] *= sign[j];
     for (int j = a.n; j < width; ++j) to_a[j] = to_b[j] = 0.0f;
 #endif
 }
@@ -100,6 +108,7 @@ FX_KERNEL_ANYBLOCK(per_sample) {
 
     // The window: all its rows at once, then a short walk.
     __shared__ replay_row window[MAX_N_STEP];
+    const float *sign = a.mirrored && a.mirrored[i] ? a.sign : nullptr;
     FX_FOR(j, a.n_step) window[j] = a.rows[fx::ring_forward(i, j * stride, a.capacity)];
     const uint32_t smallest = fx::look(&a.step->min_priority);
     __syncthreads();
@@ -126,7 +135,7 @@ FX_KERNEL_ANYBLOCK(per_sample) {
         s = {a.features + window[0].feature_row * table, a.portfolio + i * 2 * P, a.F, a.S};
         next = {a.features + window[last].next_feature_row * table, a.portfolio + (at * 2 + 1) * P, a.F, a.S};
     }
-    fx::gather(state, next_state, s, next, a.Sp);
+    fx::gather(state, next_state, s, next, sign, a.Sp);
 
     FX_FOR(one, 1) {
         const float drawn = (float)value;

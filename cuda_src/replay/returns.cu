@@ -2,7 +2,7 @@
 //
 //   G <- r + gamma G,   0 again after an end,
 //
-// and count, mean and M2 over all of them since the last clear are combined in f64: the E values of one insert by two passes,
+// steps that were not taken left out, and count, mean and M2 over all of them since the last clear are combined in f64: the E values of one insert by two passes,
 // then with what was there by the pairwise update of Chan, Golub & LeVeque 1983. Sums have a fixed order: same launch, same bits.
 //
 // One block: E values of 20 bytes each; launched only where the moments are wanted.
@@ -15,7 +15,7 @@
 
 FX_KERNEL_ANYBLOCK(replay_returns) {
     const double gamma = (double)a.control->gamma;
-    auto present = [&](int e) { return !(a.ended[e] & ENDED_ABSENT); };
+    auto present = [&](int e) { return !(a.ended[e] & (ENDED_ABSENT | ENDED_COUNTERFACTUAL)); };
     FX_FOR(e, a.E) a.running[e] = present(e) ? (double)a.reward[e] + gamma * a.running[e] : 0.0;
     __syncthreads();
     const int n = fx::block_reduce(a.E, 0, fx::op_sum(), [&](int e) { return present(e) ? 1 : 0; });

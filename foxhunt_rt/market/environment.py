@@ -24,6 +24,7 @@ from foxhunt_rt.driver import DeviceBuffer
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Staging
 
+from .augment import NO_AUGMENTATION, Augmentation
 from .execution import PORTFOLIO_FEATURES, ExecutionModel
 from .walks import Walks
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["BarResults", "MarketEnvironment", "MarketTables"]
 
 _ROW = {
+    "row_mirrored": "mirrored",
     "row_feature": "feature_row",
     "row_next_feature": "next_feature_row",
     **{f"row_{part}": part for part in ("portfolio", "next_portfolio", "action", "reward", "ended")},
@@ -272,6 +274,7 @@ class MarketEnvironment:
         staging: Staging | None = None,
         state_out: DeviceBuffer | None = None,
         results: BarResults | None = None,
+        augment: Augmentation | None = None,
     ) -> None:
         """Records one step of every environment: one kernel.
 
@@ -283,12 +286,24 @@ class MarketEnvironment:
             `actions.encode_actions`. An action outside the action space places no order and is counted (`check`).
         staging : Staging, optional
             Of a replay in market mode. Receives the transition, with the raw reward in money; ENDED_ABSENT and zeros from an
-            idle environment. None: not wanted (evaluation).
+            idle environment. None: not wanted (evaluation). With `augment`, of `augment.rows` rows: the counterfactual ones last.
         state_out : f32 (E, Sp), optional
             Receives the observation after the step, of the next session where one ended; None: not wanted.
         results : BarResults, optional
             Receives what happened in each bar; None: not wanted (collection).
+        augment : Augmentation, optional
+            Counterfactual and mirrored rows, in the same kernel; the child declares its `reads` and `writes` too.
+
+        Raises
+        ------
+        ValueError
+            A buffer of another size, `augment` without `staging`, or a mirror in one of the two alone.
         """
+        if staging is not None and staging.environments != (rows := augment.rows if augment else self.environments):
+            raise ValueError(f"the staging takes {staging.environments} rows, a step writes {rows}; give replay.staging({rows})")
+        if augment is not None and (staging is None or (staging.mirrored is None) != (augment.sign is None)):
+            raise ValueError("rows can be added or mirrored only where they go: give the staging of a replay, and "
+                             "Replay.set_mirror(augment.sign) before it where rows are mirrored")  # fmt: skip
         if state_out is not None:
             self._check_state(state_out)
         row = dict.fromkeys(_ROW) if staging is None else {name: getattr(staging, part) for name, part in _ROW.items()}
@@ -305,6 +320,7 @@ class MarketEnvironment:
                 "market": self.block,
                 "state": state_out,
                 **row,
+                **(NO_AUGMENTATION if augment is None else augment.launch_args()),
                 "result": None if results is None else results.buffer,
                 "result_first": 0 if results is None else results.first,
                 "results": 0 if results is None else results.stop - results.first,

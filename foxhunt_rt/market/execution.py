@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
     from .contract import ContractSpec
 
-__all__ = ["PORTFOLIO_FEATURES", "PORTFOLIO_NAMES", "ExecutionModel", "fit_pnl_scale_ticks"]
+__all__ = ["PORTFOLIO_DIRECTIONAL", "PORTFOLIO_FEATURES", "PORTFOLIO_NAMES", "ExecutionModel", "fit_pnl_scale_ticks"]
 
 PORTFOLIO_NAMES = ("position", "unrealized_pnl", "time_in_trade", "drawdown")
+#: Which of them change sign in the mirrored market: the side, and not what it earned, how long or how deep.
+PORTFOLIO_DIRECTIONAL = (True, False, False, False)
 PORTFOLIO_FEATURES = len(PORTFOLIO_NAMES)
 
 _UNFINISHED = {

@@ -131,6 +131,8 @@ class Replay:
         self.final_state: DeviceBuffer | None = None
         self.final_owner: DeviceBuffer | None = None
         self.portfolio: DeviceBuffer | None = None
+        self.mirrored: DeviceBuffer | None = None
+        self.sign: DeviceBuffer | None = None
         self.returns: DeviceBuffer | None = None
         self.running: DeviceBuffer | None = None
         self._control: Buffer | None = None
@@ -154,13 +156,14 @@ class Replay:
 
     @property
     def _contents(self) -> tuple[DeviceBuffer, ...]:
-        stored = (self.rows, self.state, self.final_state, self.portfolio)
+        stored = (self.rows, self.state, self.final_state, self.portfolio, self.mirrored)
         return tuple(b for b in stored if b is not None)
 
     @property
     def sample_reads(self) -> tuple[DeviceBuffer, ...]:
         """What `record_sample` reads of the ring: a child declares these."""
-        return (*self._sums, self.ring, *self._contents, *((self.features,) if self.features is not None else ()))
+        tables = (self.features, self.sign)
+        return (*self._sums, self.ring, *self._contents, *(b for b in tables if b is not None))
 
     @property
     def priority_writes(self) -> tuple[DeviceBuffer, ...]:
@@ -175,6 +178,37 @@ class Replay:
     def insert_reads(self, staging: Staging) -> tuple[Buffer, ...]:
         """What `record_insert` reads: ``staging.buffers``, and with `track_returns` the control block."""
         return (*staging.buffers, *((self._control,) if self._control is not None else ()))
+
+    # ---------------------------------------------------------------- mirrored rows
+
+    def set_mirror(self, sign: npt.ArrayLike) -> None:
+        """Lets rows be marked as mirrored when they are inserted: `record_sample` then gives s and s' times `sign`. One byte a row.
+
+        The return, the discount and the action are what they are in the ring: whoever inserts a mirrored row stores the action of
+        the mirrored market. The mark of the row that was drawn counts for its whole window.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+
+        Parameters
+        ----------
+        sign : array_like, shape (S,)
+            -1 for columns of a state that change sign in the mirrored market, else 1.
+
+        Raises
+        ------
+        ReplayError
+            In vector mode, for other values or another shape, after an insert or a draw was recorded, or a second time.
+        """
+        values = np.asarray(sign, np.float32)
+        if self.mode != "market":
+            raise ReplayError("vector mode stores states, not where they come from; make the Replay with mode='market'")
+        if values.shape != (self.state_dim,) or not np.isin(values, (-1.0, 1.0)).all():
+            raise ReplayError(f"the signs have shape {values.shape}; give -1 or 1 for each of the {self.state_dim} columns")
+        if self._insert_launched or self._sampled or self.sign is not None:
+            raise ReplayError("rows are marked from the first insert on; call set_mirror once, before anything is inserted, "
+                              "drawn or recorded")  # fmt: skip
+        self.mirrored = self.runtime.zeros(self.capacity, np.uint8, "replay.mirrored")
+        self.sign = self.runtime.array(values, "replay.sign")
 
     # ---------------------------------------------------------------- moments of the returns
 
@@ -261,7 +295,7 @@ class Replay:
         child.launch("per_sample", (batch.size,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
             "rows": self.rows, "state": self.state, "final_state": self.final_state, "features": self.features,
-            "portfolio": self.portfolio, "step": step, "guard": guard, "batch_state": batch.state,
+            "portfolio": self.portfolio, "mirrored": self.mirrored, "sign": self.sign, "step": step, "guard": guard, "batch_state": batch.state,
             "batch_next_state": batch.next_state, "batch_action": batch.action, "batch_return": batch.ret,
             "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
@@ -338,7 +372,8 @@ class Replay:
             raise ReplayError(f"{environments} environments with {self.n_step}-step windows need {need} final observations, "
                               f"not {self.final_observations}; raise final_observations")  # fmt: skip
         market = self.mode == "market"
-        return Staging.allocate(self.runtime, environments, self.state_dim, self.portfolio_dim if market else None)
+        return Staging.allocate(self.runtime, environments, self.state_dim, self.portfolio_dim if market else None,
+                                mirror=self.mirrored is not None)  # fmt: skip
 
     def record_insert(self, child: Child, staging: Staging) -> None:
         """Records one insert of the E transitions in `staging`: three launches, the third of which moves size and position, and
@@ -371,7 +406,8 @@ class Replay:
         terminated, truncated : array_like of bool, shape (E,)
         **states
             Vector mode: `state`, `next_state` (E, S), where `next_state` is the true next observation, not that after a reset.
-            Market mode: `feature_row`, `next_feature_row` (E,), `portfolio`, `next_portfolio` (E, P).
+            Market mode: `feature_row`, `next_feature_row` (E,), `portfolio`, `next_portfolio` (E, P); after `set_mirror` also
+            `mirrored`, 0 or 1 (E,).
 
         Raises
         ------
@@ -411,7 +447,7 @@ class Replay:
         words = np.empty(staging.words.shape, np.int32)
         at = 0
         for name in ("action", "reward", "ended", "state", "next_state", "feature_row", "next_feature_row",
-                     "portfolio", "next_portfolio"):  # fmt: skip
+                     "portfolio", "next_portfolio", "mirrored"):  # fmt: skip
             buffer: DeviceBuffer | None = getattr(staging, name)
             if buffer is None:
                 continue
@@ -458,7 +494,8 @@ class Replay:
             **common, "ring": self.ring, "action": staging.action, "reward": staging.reward, "ended": staging.ended,
             "state": staging.state, "next_state": staging.next_state,
             "feature_row": staging.feature_row, "next_feature_row": staging.next_feature_row,
-            "portfolio": staging.portfolio, "next_portfolio": staging.next_portfolio, "rows": self.rows,
+            "portfolio": staging.portfolio, "next_portfolio": staging.next_portfolio, "mirrored": staging.mirrored,
+            "stored_mirrored": self.mirrored, "rows": self.rows,
             "priority": self.priority, "stored_state": self.state, "final_state": self.final_state,
             "final_owner": self.final_owner, "stored_portfolio": self.portfolio, "evicted": staging.evicted,
             "finals": self.final_observations, "S": self.state_dim, "P": self.portfolio_dim, "n_step": self.n_step,

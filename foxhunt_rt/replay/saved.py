@@ -38,7 +38,8 @@ def describe(replay: Replay) -> dict[str, Any]:
     """What two rings must have in common for the contents of one to go into the other. JSON-ready."""
     return {"capacity": replay.capacity, "state_dim": replay.state_dim, "mode": replay.mode,
             "portfolio_dim": replay.portfolio_dim, "n_step": replay.n_step,
-            "final_observations": replay.final_observations, "returns": replay.returns is not None}  # fmt: skip
+            "final_observations": replay.final_observations, "returns": replay.returns is not None,
+            "mirror": replay.sign is not None}  # fmt: skip
 
 
 def _parts(replay: Replay, inserted: int, finals: int, environments: int | None) -> dict[str, DeviceBuffer]:
@@ -50,7 +51,8 @@ def _parts(replay: Replay, inserted: int, finals: int, environments: int | None)
         "ring": replay.ring,
         "returns": replay.returns,
     }
-    by_row = {"priority": replay.priority, "rows": replay.rows, "state": replay.state, "portfolio": replay.portfolio}
+    by_row = {"priority": replay.priority, "rows": replay.rows, "state": replay.state, "portfolio": replay.portfolio,
+              "mirrored": replay.mirrored}  # fmt: skip
     by_final = {"final_state": replay.final_state, "final_owner": replay.final_owner}
     parts = {name: buffer for name, buffer in sums.items() if buffer is not None}
     parts |= {name: buffer[:rows] for name, buffer in by_row.items() if buffer is not None}

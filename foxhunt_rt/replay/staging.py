@@ -29,13 +29,16 @@ class Staging:
     reward : DeviceBuffer, float32 (E,)
         Raw, of one step.
     ended : DeviceBuffer, int32 (E,)
-        ENDED_* bits. ENDED_ABSENT: the environment has no transition this time, its row is never drawn.
+        ENDED_* bits. ENDED_ABSENT: the environment has no transition this time, its row is never drawn. ENDED_COUNTERFACTUAL,
+        beside one of the others: a step that was not taken, an episode of one row.
     state, next_state : DeviceBuffer, float32 (E, S), or None
         Vector mode. `next_state` is read where `ended`.
     feature_row, next_feature_row : DeviceBuffer, int32 (E,), or None
         Market mode: rows of the feature table.
     portfolio, next_portfolio : DeviceBuffer, float32 (E, P), or None
         Market mode.
+    mirrored : DeviceBuffer, int32 (E,), or None
+        Market mode with a mirror: 1 where the row is stored as the step of the mirrored market.
     evicted : DeviceBuffer, int64 (E,), or None
         Vector mode; scratch of the insert.
     """
@@ -51,11 +54,13 @@ class Staging:
     next_feature_row: DeviceBuffer | None = None
     portfolio: DeviceBuffer | None = None
     next_portfolio: DeviceBuffer | None = None
+    mirrored: DeviceBuffer | None = None
     evicted: DeviceBuffer | None = None
 
     @classmethod
-    def allocate(cls, runtime: Runtime, environments: int, state_dim: int, portfolio_dim: int | None) -> Staging:
-        """Device memory for E = `environments` transitions; `portfolio_dim` None means vector mode.
+    def allocate(cls, runtime: Runtime, environments: int, state_dim: int, portfolio_dim: int | None,
+                 mirror: bool = False) -> Staging:  # fmt: skip
+        """Device memory for E = `environments` transitions; `portfolio_dim` None means vector mode. `mirror`: rows may be marked.
 
         In a capture: refused. Synchronizes: no. Allocates: yes.
         """
@@ -67,6 +72,8 @@ class Staging:
         else:
             parts |= {"feature_row": ((e,), i32), "next_feature_row": ((e,), i32),
                       "portfolio": ((e, portfolio_dim), f32), "next_portfolio": ((e, portfolio_dim), f32)}  # fmt: skip
+        if mirror:
+            parts["mirrored"] = ((e,), i32)
         words = runtime.zeros(sum(math.prod(shape) for shape, _ in parts.values()), i32, "replay.staging")
         buffers: dict[str, DeviceBuffer] = {}
         at = 0

@@ -4,6 +4,7 @@ Each step of the graph, for E environments side by side:
 
     act          forward pass and epsilon-greedy choice            (a launch a layer, and one)
     environment  trade in the next bar, write the transition and the next observation   (one)
+                 with what docs/counterfactual.md adds: the steps that were not taken
     insert       the E transitions into the ring                   (three)
 
 The collect graph is a plan of its own: its kernels are its own functions, apart from the training step's. One pass over a
@@ -12,12 +13,15 @@ window takes every decision of it once: the window is split into E contiguous wa
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Runtime, StepGraph
+from foxhunt_rt.market.augment import Augmentation
 from foxhunt_rt.market.environment import MarketEnvironment
 from foxhunt_rt.market.walks import Walks
 from foxhunt_rt.replay import Replay
@@ -51,6 +55,8 @@ class Collector:
         In market mode, over the environment's feature table.
     steps : int
         T, steps of every environment a launch.
+    augment : Augmentation, optional
+        Rows to add or to mirror; the replay's mirror is set here.
 
     Attributes
     ----------
@@ -66,10 +72,13 @@ class Collector:
     """
 
     def __init__(self, rt: Runtime, environment: MarketEnvironment, policy: Policy, params: Buffer, replay: Replay,
-                 steps: int) -> None:  # fmt: skip
+                 steps: int, augment: Augmentation | None = None) -> None:  # fmt: skip
         self.runtime, self.environment, self.policy, self.replay, self.steps = rt, environment, policy, replay, steps
+        self.augment = augment
         e = environment.environments
-        self.staging = replay.staging(e)
+        if augment is not None and augment.sign is not None:
+            replay.set_mirror(augment.sign)
+        self.staging = replay.staging(augment.rows if augment else e)
         self.state = rt.zeros((e, environment.tables.padded_width), np.float32, "collect.state")
         self.action = rt.zeros(e, np.int32, "collect.action")
         self.walks: Walks | None = None
@@ -79,10 +88,12 @@ class Collector:
         reads = [*policy.reads(params, self.state), *environment.reads, *replay.insert_reads(self.staging)]
         writes = [*policy.writes(self.action), *environment.writes, *self.staging.buffers, self.state,
                   *replay.insert_writes(self.staging)]  # fmt: skip
+        if augment is not None:
+            reads, writes = [*reads, *augment.reads], [*writes, *augment.writes]
         with plan.child("collect", reads=reads, writes=writes, private=policy.private()) as child:
             for _ in range(steps):
                 policy.record_act(child, params, self.state, self.action)
-                environment.record_step(child, self.action, self.staging, self.state)
+                environment.record_step(child, self.action, self.staging, self.state, augment=augment)
                 replay.record_insert(child, self.staging)
         self.graph: StepGraph = plan.build(ungraphed=False)
 
@@ -90,6 +101,8 @@ class Collector:
         """Puts every environment at the start of its walk. Synchronizes."""
         self.walks, self.launched = walks, 0
         self.launches = -(-walks.longest // self.steps)
+        if self.augment is not None:
+            self.augment.begin()
         self.environment.reset(walks)
         self.environment.record_observe(self.runtime.ungraphed("collect.begin"), self.state)
 
@@ -126,6 +139,16 @@ class Collector:
             raise TrainingError(
                 f"{active} environments are not at the end of their walk: the pass missed bars; report this"
             )
+
+    def reset(self) -> None:
+        """Starts the random numbers again from the first, in stream order: part of a fold's reset. Does not synchronize."""
+        self.policy.reset()
+        if self.augment is not None:
+            self.augment.reset()
+
+    def report(self) -> dict[str, Any]:
+        """What was added to the steps taken in this pass, JSON-ready; empty where nothing is. Synchronizes."""
+        return {} if self.augment is None else self.augment.report()
 
     def close(self) -> None:
         """Waits for the stream and destroys the graph."""

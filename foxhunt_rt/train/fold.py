@@ -226,6 +226,8 @@ class FoldRun:
         }  # fmt: skip
         if reports := {e.name: dict(r) for e in world.learner.extensions if (r := e.report())}:
             about["features"] = reports
+        if added := world.collector.report():
+            about["collection"] = added
         self.observer.epoch_ended(self.number, epoch + 1, about)
         return about
 
@@ -253,13 +255,14 @@ class FoldRun:
 
 
 def collected(world: World) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Rewards and ENDED_* words (T, E) of the last inserts that the ring still holds, oldest first. Synchronizes."""
-    replay, e = world.replay, world.environment.environments
-    inserts = min(replay.inserted, replay.capacity) // e
+    """Rewards and ENDED_* words (T, E) of the last inserts that the ring still holds, oldest first. Of steps that were taken: what
+    collection adds to them is left out. Synchronizes."""
+    replay, stride = world.replay, world.collector.staging.environments
+    inserts = min(replay.inserted, replay.capacity) // stride
     rows = replay.rows.to_numpy()
-    at = np.arange(replay.inserted - inserts * e, replay.inserted) % replay.capacity
-    chosen = rows[at]
-    return chosen["reward"].reshape(inserts, e), chosen["ended"].reshape(inserts, e)
+    at = np.arange(replay.inserted - inserts * stride, replay.inserted) % replay.capacity
+    chosen = rows[at].reshape(inserts, stride)[:, : world.environment.environments]
+    return chosen["reward"], chosen["ended"]
 
 
 def step_us(records: NDArray[Any]) -> float:

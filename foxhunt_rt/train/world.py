@@ -16,6 +16,7 @@ from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import live_allocations
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.market.actions import BRANCHES
+from foxhunt_rt.market.augment import augmentation
 from foxhunt_rt.market.environment import MarketEnvironment, MarketTables
 from foxhunt_rt.market.execution import PORTFOLIO_FEATURES, ExecutionModel, fit_pnl_scale_ticks
 from foxhunt_rt.market.features import Normalizer
@@ -71,8 +72,9 @@ class World:
         policy = Policy(
             rt, layout, control, config.market.environments, guard=self.learner.guard, label="collect.policy"
         )
+        augment = augmentation(rt, config.market.environments, config.market, control, data.features.directional)
         self.collector = Collector(
-            rt, self.environment, policy, self.learner.adam.theta, self.replay, train.collect_steps
+            rt, self.environment, policy, self.learner.adam.theta, self.replay, train.collect_steps, augment
         )
         sessions = max(len(session_walks(self.ends, *w)) for fold in self.folds for w in (fold.validate, fold.test))
         self.evaluator = Evaluator(
@@ -106,8 +108,8 @@ class World:
         loss = self.config.loss
         self.learner.set(reward_scale=loss.reward_scale, v_min=loss.v_min, v_max=loss.v_max)
         self.learner.reset(seed)
-        for policy in (self.collector.policy, self.evaluator.policy):
-            policy.reset()
+        self.collector.reset()
+        self.evaluator.policy.reset()
         return normalizer
 
     def window(self, first: int, stop: int) -> Window:

@@ -42,6 +42,7 @@ class Plant:
 LEARNER = "tests/dqn/test_learner.py::"
 ISOLATION = "tests/graph/test_isolation.py::"
 KNOWN = "tests/known_failures/"
+COUNTERFACTUAL = "tests/market/test_counterfactual.py::"
 NO_BREACH = ("foxhunt_rt/graph/isolation.py", "        if self.mode is Isolation.STRICT:\n", "        if False:\n")
 
 PLANTS: tuple[Plant, ...] = (
@@ -186,12 +187,29 @@ PLANTS: tuple[Plant, ...] = (
             "np.float32(np.abs(reward).max() * scale / (1 - config.loss.gamma))"),),
           ("tests/train/test_support.py::test_normalized_returns_have_deviation_one_and_the_support_holds_them",)),
     Plant("K14", "the reward of a short position is negated",
-          (("cuda_src/market/environment.cu", "a.row_reward[e] = (float)reward;",
-            "a.row_reward[e] = (float)(acc.position < 0 ? -reward : reward);"),),
+          (("cuda_src/market/environment.cu", "a.row_reward[row] = (float)o.reward;",
+            "a.row_reward[row] = (float)(o.acc.position < 0 ? -o.reward : o.reward);"),),
           ("tests/market/test_environment.py::test_a_mirrored_action_in_the_mirrored_market_earns_the_same",
            "tests/market/test_environment.py::test_rewards_add_up_to_the_equity_that_the_fills_imply"), build=True),
+    Plant("K14", "the other direction's reward is that of the step taken, negated",
+          (("cuda_src/market/environment.cu", "const fx::outcome o = fx::play(m, s, b, last, choice, terminated);",
+            "fx::outcome o = fx::play(m, s, b, last, choice, terminated);\n        if (cycle == CYCLE_DIRECTION && !taken) o.reward = -reward[0];"),),
+          (COUNTERFACTUAL + "test_every_cycle_mirror_position_and_action[direction-plain]",
+           COUNTERFACTUAL + "test_every_cycle_mirror_position_and_action[direction-mirrored]",
+           COUNTERFACTUAL + "test_the_reward_difference_says_whether_the_side_was_right"), build=True),
+    Plant("K14", "the reward of a mirrored row is negated",
+          (("cuda_src/market/environment.cu", "a.row_reward[row] = (float)o.reward;",
+            "a.row_reward[row] = (float)(mirrored ? -o.reward : o.reward);"),),
+          (COUNTERFACTUAL + "test_a_mirrored_row_is_a_row_of_the_mirrored_market",
+           COUNTERFACTUAL + "test_every_cycle_mirror_position_and_action[smaller-mirrored]"), build=True),
+    Plant("K14", "the reward of a mirrored row is negated twice: when it is stored, and when it is drawn",
+          (("cuda_src/market/environment.cu", "a.row_reward[row] = (float)o.reward;",
+            "a.row_reward[row] = (float)(mirrored ? -o.reward : o.reward);"),
+           ("cuda_src/replay/per_sample.cu", "a.batch_return[k] = ret;", "a.batch_return[k] = sign ? -ret : ret;")),
+          (COUNTERFACTUAL + "test_windows_never_join_a_step_that_was_not_taken",
+           COUNTERFACTUAL + "test_every_cycle_mirror_position_and_action[smaller-mirrored]"), build=True),
     Plant("K15", "the reward is scaled by 0.1",
-          (("cuda_src/market/environment.cu", "a.row_reward[e] = (float)reward;", "a.row_reward[e] = 0.1f * (float)reward;"),),
+          (("cuda_src/market/environment.cu", "a.row_reward[row] = (float)o.reward;", "a.row_reward[row] = 0.1f * (float)o.reward;"),),
           ("tests/market/test_environment.py::test_rewards_add_up_to_the_equity_that_the_fills_imply",), build=True),
     Plant("K15", "nobody is told of a policy that is still random",
           (("foxhunt_rt/train/evaluate.py", "if len(spread) == len(BRANCHES) else []", "if False else []"),),

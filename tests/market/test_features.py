@@ -203,6 +203,26 @@ def test_mirrored_market(random_bars: Make) -> None:
     assert 0 < a.directional.sum() < a.width
 
 
+def test_the_mirror_in_price_differs_by_the_square_of_the_move(random_bars: Make) -> None:
+    """p -> 2c - p, in which profits are mirrored exactly: columns at the bar whose close is c turn over up to the square of the
+    largest move that they look back on (docs/counterfactual.md)."""
+    bars = random_bars(400, sessions=1, segments=1)
+    plain = table(bars)
+    sign = np.where(plain.directional, -1.0, 1.0)
+    worst = 0.0
+    for t in (300, 350, 399):
+        c = 2.0 * bars.close[t]
+        mirrored = dataclasses.replace(bars, open=c - bars.open, high=c - bars.low, low=c - bars.high, close=c - bars.close)
+        span = np.abs(np.log(np.stack([bars.high, bars.low])[:, t - 299 : t + 1] / bars.close[t])).max()
+        scale = np.maximum(np.abs(plain.values[t]), 1.0)
+        scale[[name.startswith(("ret", "body")) for name in plain.names]] = span  # others are ratios of moves
+        error = np.abs(table(mirrored).values[t] - plain.values[t] * sign) / scale
+        assert 1e-4 < span < 0.05
+        assert error.max() < 8.0 * span, plain.names[int(error.argmax())]
+        worst = max(worst, float(error.max()))
+    assert worst > 1e-5, "the two mirrors are not the same"
+
+
 # ---- values ---------------------------------------------------------------------------------------------------------
 
 
