@@ -48,7 +48,7 @@ typedef struct {
     const int32_t *session_end;  //@ in i32[N]
     const float *features;       //@ in f32[N*stride]       (N, stride), the first F columns are read
     const market_block *market;  //@ in market_block[1]
-    const control_block *control; //@ in control_block[1] optional   seed of what is added and mirrored; null: nothing is
+    const control_block *control;  //@ in control_block[1] optional   seed of what is added; null: nothing is
     float *state;                //@ out f32[E*Sp] optional (E, Sp) observation after the step; null: not written
     int32_t *row_feature;        //@ out i32[E+C] optional  rows for the replay buffer, E steps taken, then C counterfactual:
     float *row_portfolio;        //@ out f32[(E+C)*4] optional   all of row_* or none, row_mirrored apart

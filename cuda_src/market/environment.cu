@@ -22,7 +22,7 @@ FX_DEVICE int first_decision(const int32_t *session_end, int cursor, int end) {
 
 // The rows of one step for the replay buffer: all columns of one of them.
 FX_DEVICE void write_row(const env_step_args &a, int row, const env_state &s, int now, int action, const outcome &o,
-                         int ended, bool mirrored) {
+                      int ended, bool mirrored) {
     a.row_feature[row] = s.cursor;
     a.row_next_feature[row] = now;
     for (int j = 0; j < PORTFOLIO_FEATURES; ++j) {

@@ -1,7 +1,7 @@
 """What collection adds to the steps taken: counterfactual rows, and rows stored as steps of the mirrored market.
 
-    augment = augmentation(rt, 64, config.market, control, features.directional)     None where both are off
-    replay.set_mirror(augment.sign)                                                  where rows are mirrored
+    replay.set_mirror(mirror_sign(config.market, features.directional))     where rows are mirrored, before a draw is recorded
+    augment = augmentation(rt, 64, config.market, control)                  None where both are off
     environment.record_step(child, action, replay.staging(augment.rows), state, augment=augment)
 
 The rows are made by the environment's own kernel from the account and the bars as the step finds them. Semantics, the table of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from foxhunt_rt.config import MarketConfig
     from foxhunt_rt.graph import Runtime
 
-__all__ = ["CYCLE_NAMES", "NO_AUGMENTATION", "Augmentation", "augmentation"]
+__all__ = ["CYCLE_NAMES", "NO_AUGMENTATION", "Augmentation", "augmentation", "mirror_sign"]
 
 CYCLE_NAMES = ("direction", "smaller", "larger", "order", "urgency", "flat")
 """Of the cycles, in the order of their numbers."""
@@ -48,8 +48,6 @@ class Augmentation:
         Its sections `counterfactual` and `mirror`.
     control : Buffer of control_block, (1,)
         Read: seed.
-    directional : bool (F,)
-        Columns of the feature table that change sign in the mirrored market: `FeatureTable.directional`.
     label : str
 
     Attributes
@@ -59,25 +57,21 @@ class Augmentation:
         drawn each step.
     rows : int
         E + C, rows of a step.
-    sign : float32 (F + 4,) or None
-        Factors on a state for `Replay.set_mirror`; None where no row is mirrored.
+    mirror_share : float
+        Chance that a row is stored mirrored; 0 where none is.
 
     Notes
     -----
     Allocates E * 88 bytes. The draws come from Philox(seed, counter of the environment, RNG_MARKET).
     """
 
-    def __init__(self, rt: Runtime, environments: int, config: MarketConfig, control: Buffer, directional: ArrayLike,
+    def __init__(self, rt: Runtime, environments: int, config: MarketConfig, control: Buffer,
                  label: str = "augment") -> None:  # fmt: skip
         added, mirror = config.counterfactual, config.mirror
         self.environments, self.control = environments, control
         self.counterfactuals = math.ceil(added.share * environments) if added.enabled else 0
         self.cycles = sum(1 << cycle for cycle in added.cycles) if added.enabled else 0
         self.mirror_share = mirror.share if mirror.enabled else 0.0
-        self.sign: NDArray[np.float32] | None = None
-        if mirror.enabled:
-            columns = np.concatenate([np.asarray(directional, np.bool_), PORTFOLIO_DIRECTIONAL])
-            self.sign = np.where(columns, -1.0, 1.0).astype(np.float32)
         self.draws = rt.zeros(environments, np.uint64, f"{label}.draws")
         self.counts = rt.zeros(environments, abi.dtype("augment_counts"), f"{label}.counts")
 
@@ -135,9 +129,19 @@ class Augmentation:
         }  # fmt: skip
 
 
-def augmentation(rt: Runtime, environments: int, config: MarketConfig, control: Buffer,
-                 directional: ArrayLike) -> Augmentation | None:  # fmt: skip
+def augmentation(rt: Runtime, environments: int, config: MarketConfig, control: Buffer) -> Augmentation | None:
     """What a configuration asks for; None, and no memory, where it asks for nothing."""
     if not (config.counterfactual.enabled or config.mirror.enabled):
         return None
-    return Augmentation(rt, environments, config, control, directional)
+    return Augmentation(rt, environments, config, control)
+
+
+def mirror_sign(config: MarketConfig, directional: ArrayLike) -> NDArray[np.float32] | None:
+    """Factors on a state for `Replay.set_mirror`, float32 (F + 4,); None where a configuration mirrors no row.
+
+    `directional`, bool (F,): columns of the feature table that change sign in the mirrored market: `FeatureTable.directional`.
+    """
+    if not config.mirror.enabled:
+        return None
+    columns = np.concatenate([np.asarray(directional, np.bool_), PORTFOLIO_DIRECTIONAL])
+    return np.where(columns, np.float32(-1.0), np.float32(1.0))

@@ -300,10 +300,12 @@ class MarketEnvironment:
             A buffer of another size, `augment` without `staging`, or a mirror in one of the two alone.
         """
         if staging is not None and staging.environments != (rows := augment.rows if augment else self.environments):
-            raise ValueError(f"the staging takes {staging.environments} rows, a step writes {rows}; give replay.staging({rows})")
-        if augment is not None and (staging is None or (staging.mirrored is None) != (augment.sign is None)):
-            raise ValueError("rows can be added or mirrored only where they go: give the staging of a replay, and "
-                             "Replay.set_mirror(augment.sign) before it where rows are mirrored")  # fmt: skip
+            raise ValueError(
+                f"the staging takes {staging.environments} rows, a step writes {rows}; give replay.staging({rows})"
+            )
+        if augment is not None and (staging is None or (staging.mirrored is None) != (augment.mirror_share == 0)):
+            raise ValueError("rows can be added or mirrored only where they go: give the staging of a replay, with "
+                             "Replay.set_mirror before it where rows are mirrored")  # fmt: skip
         if state_out is not None:
             self._check_state(state_out)
         row = dict.fromkeys(_ROW) if staging is None else {name: getattr(staging, part) for name, part in _ROW.items()}

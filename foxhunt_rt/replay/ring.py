@@ -182,12 +182,14 @@ class Replay:
     # ---------------------------------------------------------------- mirrored rows
 
     def set_mirror(self, sign: npt.ArrayLike) -> None:
-        """Lets rows be marked as mirrored when they are inserted: `record_sample` then gives s and s' times `sign`. One byte a row.
+        """Lets rows be marked as mirrored when they are inserted: `record_sample` then gives s and s' times `sign`.
 
         The return, the discount and the action are what they are in the ring: whoever inserts a mirrored row stores the action of
         the mirrored market. The mark of the row that was drawn counts for its whole window.
 
         In a capture: refused. Synchronizes: no. Allocates: yes.
+
+        Takes a byte a row.
 
         Parameters
         ----------
@@ -203,7 +205,9 @@ class Replay:
         if self.mode != "market":
             raise ReplayError("vector mode stores states, not where they come from; make the Replay with mode='market'")
         if values.shape != (self.state_dim,) or not np.isin(values, (-1.0, 1.0)).all():
-            raise ReplayError(f"the signs have shape {values.shape}; give -1 or 1 for each of the {self.state_dim} columns")
+            raise ReplayError(
+                f"the signs have shape {values.shape}; give -1 or 1 for each of the {self.state_dim} columns"
+            )
         if self._insert_launched or self._sampled or self.sign is not None:
             raise ReplayError("rows are marked from the first insert on; call set_mirror once, before anything is inserted, "
                               "drawn or recorded")  # fmt: skip
@@ -295,7 +299,8 @@ class Replay:
         child.launch("per_sample", (batch.size,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
             "rows": self.rows, "state": self.state, "final_state": self.final_state, "features": self.features,
-            "portfolio": self.portfolio, "mirrored": self.mirrored, "sign": self.sign, "step": step, "guard": guard, "batch_state": batch.state,
+            "portfolio": self.portfolio, "mirrored": self.mirrored, "sign": self.sign, "step": step, "guard": guard,
+            "batch_state": batch.state,
             "batch_next_state": batch.next_state, "batch_action": batch.action, "batch_return": batch.ret,
             "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,

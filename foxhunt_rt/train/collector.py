@@ -56,7 +56,7 @@ class Collector:
     steps : int
         T, steps of every environment a launch.
     augment : Augmentation, optional
-        Rows to add or to mirror; the replay's mirror is set here.
+        Rows to add or to mirror; for these `replay.set_mirror` was called.
 
     Attributes
     ----------
@@ -76,8 +76,6 @@ class Collector:
         self.runtime, self.environment, self.policy, self.replay, self.steps = rt, environment, policy, replay, steps
         self.augment = augment
         e = environment.environments
-        if augment is not None and augment.sign is not None:
-            replay.set_mirror(augment.sign)
         self.staging = replay.staging(augment.rows if augment else e)
         self.state = rt.zeros((e, environment.tables.padded_width), np.float32, "collect.state")
         self.action = rt.zeros(e, np.int32, "collect.action")

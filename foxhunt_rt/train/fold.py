@@ -255,8 +255,8 @@ class FoldRun:
 
 
 def collected(world: World) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Rewards and ENDED_* words (T, E) of the last inserts that the ring still holds, oldest first. Of steps that were taken: what
-    collection adds to them is left out. Synchronizes."""
+    """Rewards and ENDED_* words (T, E) of the last inserts that the ring still holds, oldest first. Of steps that were taken:
+    what collection adds to them is left out. Synchronizes."""
     replay, stride = world.replay, world.collector.staging.environments
     inserts = min(replay.inserted, replay.capacity) // stride
     rows = replay.rows.to_numpy()

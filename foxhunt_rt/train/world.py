@@ -16,7 +16,7 @@ from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import live_allocations
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.market.actions import BRANCHES
-from foxhunt_rt.market.augment import augmentation
+from foxhunt_rt.market.augment import augmentation, mirror_sign
 from foxhunt_rt.market.environment import MarketEnvironment, MarketTables
 from foxhunt_rt.market.execution import PORTFOLIO_FEATURES, ExecutionModel, fit_pnl_scale_ticks
 from foxhunt_rt.market.features import Normalizer
@@ -67,12 +67,14 @@ class World:
         self.replay = Replay(rt, config.replay.capacity, self.tables.state_width, mode="market",
                              portfolio_dim=PORTFOLIO_FEATURES, n_step=config.replay.n_step)  # fmt: skip
         self.replay.set_feature_table(self.tables.features)
+        if (sign := mirror_sign(config.market, data.features.directional)) is not None:
+            self.replay.set_mirror(sign)
         self.learner = Learner(rt, config, self.tables.state_width, BRANCHES, replay=self.replay)
         layout, control = self.learner.layout, self.learner.control.buffer
         policy = Policy(
             rt, layout, control, config.market.environments, guard=self.learner.guard, label="collect.policy"
         )
-        augment = augmentation(rt, config.market.environments, config.market, control, data.features.directional)
+        augment = augmentation(rt, config.market.environments, config.market, control)
         self.collector = Collector(
             rt, self.environment, policy, self.learner.adam.theta, self.replay, train.collect_steps, augment
         )

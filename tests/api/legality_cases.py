@@ -644,6 +644,9 @@ CASES: dict[str, Case] = {
     "Replay()": lambda w: lambda: replay.Replay(w.rt, 256, 4),
     "Replay.insert_writes": lambda w: (lambda ring: hooked(ring.insert_writes, w.staging))(w.replay),
     "Replay.insert_reads": lambda w: (lambda ring: hooked(ring.insert_reads, w.staging))(w.replay),
+    "Replay.set_mirror": lambda w: hooked(
+        replay.Replay(w.rt, 256, 4, mode="market", portfolio_dim=1).set_mirror, [-1, 1, 1, -1]
+    ),
     "Replay.track_returns": lambda w: hooked(replay.Replay(w.rt, 256, 4).track_returns, w.learner.control.buffer),
     "Replay.set_feature_table": lambda w: hooked(
         replay.Replay(w.rt, 256, 8, mode="market", portfolio_dim=4).set_feature_table, w.rt.zeros((4, 4), "f4", "features")),

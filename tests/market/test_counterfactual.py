@@ -16,7 +16,7 @@ from foxhunt_rt.config import Config
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.market.actions import ACTIONS, action_name, decode_actions, encode_actions, mirror_actions
-from foxhunt_rt.market.augment import CYCLE_NAMES, Augmentation, augmentation
+from foxhunt_rt.market.augment import CYCLE_NAMES, Augmentation, augmentation, mirror_sign
 from foxhunt_rt.market.environment import MarketEnvironment
 from foxhunt_rt.market.execution import PORTFOLIO_DIRECTIONAL
 from foxhunt_rt.market.walks import Walks, split_window
@@ -59,15 +59,15 @@ class Collected:
         self.env: MarketEnvironment = make(rt, market, costs, len(walks))
         control = np.zeros(1, abi.dtype("control_block"))
         control["seed"] = SEED
-        made = augmentation(rt, len(walks), config, rt.array(control, "control"), DIRECTIONAL)
+        made = augmentation(rt, len(walks), config, rt.array(control, "control"))
         assert made is not None
         self.augment: Augmentation = made
         steps = walks.longest + 2
         capacity = max(256, self.augment.rows * max(steps, n_step + 1))
         self.replay = Replay(rt, capacity, WIDTH + 4, mode="market", portfolio_dim=4, n_step=n_step)
         self.replay.set_feature_table(self.env.tables.features)
-        if self.augment.sign is not None:
-            self.replay.set_mirror(self.augment.sign)
+        if (signs := mirror_sign(config, DIRECTIONAL)) is not None:
+            self.replay.set_mirror(signs)
         self.staging = self.replay.staging(self.augment.rows)
         self.action = rt.zeros(len(walks), np.int32, "action")
         self.env.reset(walks)
@@ -150,9 +150,7 @@ def test_every_cycle_mirror_position_and_action(runtime: Any, started: Any, cycl
     for e, env in enumerate(environments):
         expected[e] = reference.seen(reference.played(env, int(action[e])), int(action[e]), market.features, sign)
         if (other := reference.draw(int(action[e]), (cycle,), SEED, 1, e)) is not None:
-            expected[count + e] = reference.seen(
-                reference.played(env, other[1]), other[1], market.features, sign
-            )
+            expected[count + e] = reference.seen(reference.played(env, other[1]), other[1], market.features, sign)
             kinds[count + e] = other
     assert sorted(drawn) == sorted(expected)
     absent = np.setdiff1d(np.arange(2 * count), sorted(expected))
@@ -188,20 +186,22 @@ def table(rt: Runtime) -> list[str]:
     costs = Costs(tick_value=10.0, fee=1.0, half_spread=0.5, slippage=0.5, slippage_range=0.0, pnl_scale=100.0)
     one = np.zeros(1, np.int32)
     first, action = encode_actions([[2, 0, 0, 1]]), encode_actions([[2, 1, 0, 1]])
-    names = ("size", "state", "action", "reward", "next")
     lines = [
         "| cycle | mirror | state: x, y, position, unrealized | action | reward | next state |",
         "| --- | --- | --- | --- | ---: | --- |",
     ]
-    del names
     for mirror in (0.0, 1.0):
         for cycle in (None, *ALL):
-            collected = Collected(rt, market, costs, Walks(one, one + 4, one, one + 3), settings((cycle or 0,), mirror=mirror))
+            collected = Collected(
+                rt, market, costs, Walks(one, one + 4, one, one + 3), settings((cycle or 0,), mirror=mirror)
+            )
             collected.step(first, insert=False)
             collected.step(action)
             row = collected.drawn()[0 if cycle is None else 1]
             pick = [0, 1, WIDTH, WIDTH + 1]
-            state, following = (", ".join(f"{x + 0.0:g}" for x in row[k][pick].round(4) + 0.0) for k in ("state", "next_state"))
+            state, following = (
+                ", ".join(f"{x + 0.0:g}" for x in row[k][pick].round(4) + 0.0) for k in ("state", "next_state")
+            )
             what = "step taken" if cycle is None else f"{cycle} {CYCLE_NAMES[cycle]}"
             lines.append(f"| {what} | {'yes' if mirror else 'no'} | {state} | {action_name(row['action'])} | "
                          f"{row['ret']:g} | {following} |")  # fmt: skip
@@ -294,7 +294,9 @@ def test_windows_never_join_a_step_that_was_not_taken(runtime: Any, n_step: int,
     for t in range(walks.longest + 2):
         action = random.integers(0, ACTIONS, count).astype(np.int32)
         rows = collected.step(action)
-        states = [np.concatenate([market.features[rows[f"{k}feature_row"]], rows[f"{k}portfolio"]], 1) for k in ("", "next_")]
+        states = [
+            np.concatenate([market.features[rows[f"{k}feature_row"]], rows[f"{k}portfolio"]], 1) for k in ("", "next_")
+        ]
         for e in range(count):
             walks_on = rows["ended"][e] != ABSENT
             assert rows["ended"][e] & COUNTERFACTUAL == 0
@@ -432,7 +434,8 @@ def test_unrolled_steps_in_a_graph_verify(runtime: Any) -> None:
 
 def test_nothing_is_made_where_nothing_is_asked_for(runtime: Any) -> None:
     control = runtime.zeros(1, abi.dtype("control_block"), "control")
-    assert augmentation(runtime, 4, Config().market, control, DIRECTIONAL) is None
+    assert augmentation(runtime, 4, Config().market, control) is None
+    assert mirror_sign(Config().market, DIRECTIONAL) is None
     replay = Replay(runtime, 256, WIDTH + 4, mode="market", portfolio_dim=4)
     assert replay.mirrored is None and replay.sign is None and replay.staging(4).mirrored is None
 

@@ -212,7 +212,9 @@ def test_the_mirror_in_price_differs_by_the_square_of_the_move(random_bars: Make
     worst = 0.0
     for t in (300, 350, 399):
         c = 2.0 * bars.close[t]
-        mirrored = dataclasses.replace(bars, open=c - bars.open, high=c - bars.low, low=c - bars.high, close=c - bars.close)
+        mirrored = dataclasses.replace(
+            bars, open=c - bars.open, high=c - bars.low, low=c - bars.high, close=c - bars.close
+        )
         span = np.abs(np.log(np.stack([bars.high, bars.low])[:, t - 299 : t + 1] / bars.close[t])).max()
         scale = np.maximum(np.abs(plain.values[t]), 1.0)
         scale[[name.startswith(("ret", "body")) for name in plain.names]] = span  # others are ratios of moves
