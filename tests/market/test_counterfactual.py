@@ -381,7 +381,7 @@ def test_the_counts_are_those_of_the_rows(runtime: Any) -> None:
 @pytest.mark.parametrize("trend", [5, -5])
 def test_the_reward_difference_says_whether_the_side_was_right(runtime: Any, trend: int) -> None:
     """Always long: in a rising market the other side and flat would have earned less, in a falling one more. That is what the
-    difference by cycle says; a negated or copied reward would not."""
+    difference by cycle says."""
     n = 200
     close = 5000.0 + trend * np.arange(n)
     open_ = np.concatenate([close[:1], close[:-1]])
