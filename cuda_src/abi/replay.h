@@ -154,6 +154,8 @@ typedef struct {
     const float *state;            //@ in f32[capacity*S] optional           vector mode
     const float *features;         //@ in f32[bars*table] optional           market mode
     const float *portfolio;        //@ in f32[capacity*2*P] optional         market mode
+    const uint8_t *mirrored;       //@ in u8[capacity] optional              market mode: as per_sample has it
+    const float *sign;             //@ in f32[S] optional                    with mirrored
     const int32_t *batch_index;    //@ in i32[B]                             as per_sample leaves it
     const float *batch_state;      //@ in f32[B*Sp]                          the last state of each window
     const float *batch_next_state; //@ in f32[B*Sp]

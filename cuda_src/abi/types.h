@@ -103,6 +103,7 @@ typedef struct {
 #define ENDED_TRUNCATED 2  /* bootstrap from the final observation */
 #define ENDED_ABSENT 4     /* this environment has no transition this time: the row is never drawn */
 #define ENDED_COUNTERFACTUAL 8 /* beside one of the first two: a step that was not taken, an episode of its own */
+#define ENDED_BACK_SHIFT 8 /* of such a row the bits from here on: rows back to the step that was taken in its place */
 
 /* The replay ring. Counts from the last clear(), so that a cleared ring behaves as a new one, bit for bit. */
 typedef struct {

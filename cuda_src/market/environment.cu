@@ -138,7 +138,8 @@ FX_KERNEL_ANYBLOCK(env_step) {
         reward[which] = o.reward;
         const int end_of = terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0);
         if (!taken) {  // its window is itself: it bootstraps from its own s'
-            const int ended = ENDED_COUNTERFACTUAL | (terminated ? ENDED_TERMINATED : ENDED_TRUNCATED);
+            const int ended = ENDED_COUNTERFACTUAL | (terminated ? ENDED_TERMINATED : ENDED_TRUNCATED) |
+                              (extra - e) << ENDED_BACK_SHIFT;
             fx::write_row(a, extra, s, now, choice, o, ended, mirrored[1]);
             continue;
         }

@@ -1,6 +1,7 @@
 // Windows of past states, for networks that look back: of the rows drawn (replay_windows), of environments that are acted for
 // (window_push). Position L-1 is the present state, L-1-j the one j steps earlier; what precedes the episode, or what the ring
-// no longer holds, is zero, and `length` counts the rest.
+// no longer holds, is zero, and `length` counts the rest. A step that was not taken has the past of the one that was; the past
+// of a mirrored row is mirrored as the row is.
 //
 // Bytes: reads and writes L*Sp floats a window. Launch: replay_windows grid (2*B,), window_push grid (E,), any block.
 #include "lib/kernel.h"
@@ -16,21 +17,29 @@ FX_KERNEL_ANYBLOCK(replay_windows) {
     const int row = a.batch_index[k], stride = (int)a.ring->stride;
     const float *present = (next ? a.batch_next_state : a.batch_state) + (int64_t)k * a.Sp;
     float *window = (next ? a.next_window : a.window) + (int64_t)k * L * a.Sp;
-    int length = 1, last = row;
+    const int ended = row >= 0 ? a.rows[row].ended : 0;
+    const bool taken = !(ended & ENDED_COUNTERFACTUAL);
+    const int origin = taken ? row : fx::ring_back(row, ended >> ENDED_BACK_SHIFT, a.capacity);
+    const float *sign = a.mirrored && row >= 0 && a.mirrored[row] ? a.sign : nullptr;
+    int length = 1, last = origin;
     if (row >= 0) {
         // As far back as the episode goes and the ring holds it: rows are numbered from the last clear, the newest is
         // inserted - 1 and stands before the write head.
         const int64_t inserted = (int64_t)a.ring->inserted;
         const int64_t oldest = inserted > a.capacity ? inserted - a.capacity : 0;
-        const int64_t number = inserted - 1 - fx::ring_back(fx::ring_back((int)a.ring->position, 1, a.capacity), row, a.capacity);
+        const int newest = fx::ring_back((int)a.ring->position, 1, a.capacity);
+        const int64_t number =  // of origin, which may be overwritten already where the row itself is not
+            inserted - 1 - fx::ring_back(newest, row, a.capacity) - (taken ? 0 : ended >> ENDED_BACK_SHIFT);
         const int held = fx::block_reduce(L - 1, L, fx::op_min(), [&](int i) {
             const int64_t back = (int64_t)(i + 1) * stride;
-            const bool there = number - back >= oldest && !a.rows[(row - back % a.capacity + a.capacity) % a.capacity].ended;
+            const bool there =
+                number - back >= oldest && !a.rows[(origin - back % a.capacity + a.capacity) % a.capacity].ended;
             return there ? L : i + 1;
         });
         int steps = 0;
         if (next) {  // s' is behind the n-step window's last row
-            while (steps + 1 < a.n_step && !a.rows[last].ended) last = fx::ring_forward(last, stride, a.capacity), ++steps;
+            while (taken && steps + 1 < a.n_step && !a.rows[last].ended)
+                last = fx::ring_forward(last, stride, a.capacity), ++steps;
         }
         length = min(L, held + (next ? steps + 1 : 0));
     }
@@ -40,13 +49,13 @@ FX_KERNEL_ANYBLOCK(replay_windows) {
         if (j == 0) {
             x = present[c];
         } else if (j < length && c < a.S) {
-            const int64_t at = fx::ring_back(last, (int)((int64_t)(j - next) * stride % a.capacity), a.capacity);
-            if (a.state)
-                x = a.state[at * a.S + c];
-            else if (c < a.F)
-                x = a.features[(int64_t)a.rows[at].feature_row * a.table + c];
-            else
-                x = a.portfolio[at * 2 * a.P + c - a.F];
+            const int past = j - next;  // s itself stands in the row, taken or not
+            const int64_t at =
+                past == 0 && !taken ? row : fx::ring_back(last, (int)((int64_t)past * stride % a.capacity), a.capacity);
+            if (a.state) x = a.state[at * a.S + c];
+            else if (c < a.F) x = a.features[(int64_t)a.rows[at].feature_row * a.table + c];
+            else x = a.portfolio[at * 2 * a.P + c - a.F];
+            if (sign) x *= sign[c];
         }
         window[q] = x;
     }

@@ -300,8 +300,8 @@ class Replay:
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
             "rows": self.rows, "state": self.state, "final_state": self.final_state, "features": self.features,
             "portfolio": self.portfolio, "mirrored": self.mirrored, "sign": self.sign, "step": step, "guard": guard,
-            "batch_state": batch.state,
-            "batch_next_state": batch.next_state, "batch_action": batch.action, "batch_return": batch.ret,
+            "batch_state": batch.state, "batch_next_state": batch.next_state, "batch_action": batch.action,
+            "batch_return": batch.ret,
             "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
             "finals": self.final_observations, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
@@ -326,7 +326,7 @@ class Replay:
         bars, table = self.features.shape if self.features is not None else (0, 0)
         child.launch("replay_windows", (2 * batch.size,), (128,), {
             "ring": self.ring, "rows": self.rows, "state": self.state, "features": self.features, "portfolio": self.portfolio,
-            "batch_index": batch.index, "batch_state": batch.state, "batch_next_state": batch.next_state,
+            "mirrored": self.mirrored, "sign": self.sign, "batch_index": batch.index, "batch_state": batch.state, "batch_next_state": batch.next_state,
             "window": batch.window.states, "next_window": batch.next_window.states, "length": batch.window.length,
             "next_length": batch.next_window.length, "B": batch.size, "L": batch.window.window,
             "capacity": self.capacity, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,

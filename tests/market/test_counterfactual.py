@@ -54,7 +54,8 @@ def settings(cycles: tuple[int, ...] | None = ALL, share: float = 1.0, mirror: f
 class Collected:
     """Environments that collect with augmentation, by single launches, into a ring."""
 
-    def __init__(self, rt: Runtime, market: Market, costs: Costs, walks: Walks, config: Any, n_step: int = 1) -> None:
+    def __init__(self, rt: Runtime, market: Market, costs: Costs, walks: Walks, config: Any, n_step: int = 1,
+                 capacity: int | None = None) -> None:  # fmt: skip
         self.rt, self.market, self.walks = rt, market, walks
         self.env: MarketEnvironment = make(rt, market, costs, len(walks))
         control = np.zeros(1, abi.dtype("control_block"))
@@ -63,7 +64,7 @@ class Collected:
         assert made is not None
         self.augment: Augmentation = made
         steps = walks.longest + 2
-        capacity = max(256, self.augment.rows * max(steps, n_step + 1))
+        capacity = capacity or max(256, self.augment.rows * max(steps, n_step + 1))
         self.replay = Replay(rt, capacity, WIDTH + 4, mode="market", portfolio_dim=4, n_step=n_step)
         self.replay.set_feature_table(self.env.tables.features)
         if (signs := mirror_sign(config, DIRECTIONAL)) is not None:
@@ -312,7 +313,8 @@ def test_windows_never_join_a_step_that_was_not_taken(runtime: Any, n_step: int,
                 continue
             turned = bool(mirror and reference.mirror_drawn(mirror, SEED, t, e, added=True))
             terminated = rows["ended"][e] & TERMINATED
-            assert rows["ended"][row] == COUNTERFACTUAL | (TERMINATED if terminated else TRUNCATED)
+            assert rows["ended"][row] & 255 == COUNTERFACTUAL | (TERMINATED if terminated else TRUNCATED)
+            assert rows["ended"][row] >> abi.constant("ENDED_BACK_SHIFT") == row - e
             assert rows["mirrored"][row] == turned
             assert rows["action"][row] == (reference.mirrored(other[1]) if turned else other[1])
             assert rows["feature_row"][row] == rows["feature_row"][e]
@@ -339,6 +341,65 @@ def test_windows_never_join_a_step_that_was_not_taken(runtime: Any, n_step: int,
     kind = np.arange(len(stored)) % (count + added) >= count
     assert not set(stored["episode"][kind]) & set(stored["episode"][~kind])
     assert len(set(stored["episode"][kind])) == kind.sum(), "each is an episode of its own"
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_windows_of_past_states(runtime: Any, n_step: int) -> None:
+    """What a network that looks back is fed: a step that was not taken has the past of the one that was, and all of a mirrored
+    row's window is mirrored. The ring comes round, in the middle of an insert."""
+    market, count, length = random_market(43, n=420, count=WIDTH), 7, 4
+    walks = split_window(market.ends, 0, 420, count)
+    c = Collected(runtime, market, Costs(), walks, settings(ALL, 0.6, 0.5), n_step, capacity=260)
+    stride, random = c.augment.rows, np.random.default_rng(9)
+    states, fed, ends, marks = [], [], [], []
+    for t in range(walks.longest):
+        action = random.integers(0, ACTIONS, count).astype(np.int32)
+        rows = c.step(action)
+        pairs = [
+            np.concatenate([market.features[rows[f"{k}feature_row"]], rows[f"{k}portfolio"]], 1) for k in ("", "next_")
+        ]
+        states.append(np.stack(pairs))
+        ends.append(rows["ended"][:count] != 0)
+        marks.append(rows["mirrored"])
+        fed.append(
+            [*range(count), *(reference.fed_by(s, count, stride - count, SEED, t) for s in range(stride - count))]
+        )
+    inserted = walks.longest * stride
+    assert inserted > 260 and 260 % stride
+
+    def past(t: int, e: int, states_before: int) -> list[np.ndarray]:
+        """States of the steps before number t of environment e, newest first, in its episode and in the ring."""
+        out: list[np.ndarray] = []
+        while len(out) < states_before and t > 0 and not ends[t - 1][e] and (t - 1) * stride + e >= inserted - 260:
+            t -= 1
+            out.append(states[t][0][e])
+        return out
+
+    drawn = np.flatnonzero(c.replay.priority.to_numpy())
+    batch = Batch.allocate(runtime, len(drawn), WIDTH + 4, window=length)
+    got = sample(c.replay, batch, step_block(runtime))
+    assert batch.window is not None and batch.next_window is not None
+    found = [w.states.to_numpy()[:, :, : WIDTH + 4] for w in (batch.window, batch.next_window)]
+    lengths = [w.length.to_numpy() for w in (batch.window, batch.next_window)]
+    looked_back = 0
+    for k, place in enumerate(got["index"]):
+        number = place + (inserted - 1 - place) // 260 * 260
+        t, row = divmod(int(number), stride)
+        e, added = fed[t][row], row >= count
+        sign = SIGN if marks[t][row] else np.ones(WIDTH + 4)
+        last = t  # of its return's window
+        while not added and last + 1 < t + n_step and not ends[last][e]:
+            last += 1
+        before = past(t, e, length - 1)
+        following = [states[last][1][row], *(states[j][0][row] for j in range(last, t - 1, -1)), *before]
+        for side, want in ((0, [states[t][0][row], *before]), (1, following)):
+            want = want[:length]
+            assert lengths[side][k] == len(want)
+            expected = np.zeros((length, WIDTH + 4))
+            expected[length - len(want) :] = np.stack(want[::-1]) * sign
+            np.testing.assert_array_equal(found[side][k], expected.astype(np.float32))
+        looked_back += added and len(before) > 0
+    assert looked_back > 20
 
 
 def test_the_counts_are_those_of_the_rows(runtime: Any) -> None:
