@@ -326,7 +326,8 @@ class Replay:
         bars, table = self.features.shape if self.features is not None else (0, 0)
         child.launch("replay_windows", (2 * batch.size,), (128,), {
             "ring": self.ring, "rows": self.rows, "state": self.state, "features": self.features, "portfolio": self.portfolio,
-            "mirrored": self.mirrored, "sign": self.sign, "batch_index": batch.index, "batch_state": batch.state, "batch_next_state": batch.next_state,
+            "mirrored": self.mirrored, "sign": self.sign, "batch_index": batch.index, "batch_state": batch.state,
+            "batch_next_state": batch.next_state,
             "window": batch.window.states, "next_window": batch.next_window.states, "length": batch.window.length,
             "next_length": batch.next_window.length, "B": batch.size, "L": batch.window.window,
             "capacity": self.capacity, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
