@@ -37,7 +37,7 @@ typedef struct {
     const step_block *step;      //@ in step_block[1]
     const optim_stats *optim;    //@ in optim_stats[1]
     const replay_state *replay;  //@ in replay_state[1]
-    const guard_block *guard;    //@ in guard_block[1]
+    guard_block *guard;          //@ inout guard_block[1]
     alarm_block *alarms;         //@ inout alarm_block[1]
     step_record *records;        //@ out step_record[capacity]   mapped ring
     const float *metrics;        //@ in f32[M] if_any            what other children measured in this step
@@ -55,6 +55,8 @@ typedef struct {
     const float *mass;             //@ in f32[n]
     const float *log_probability;  //@ in f32[n]
     const float *q;                //@ in f32[n]
+    const float *probabilities;    //@ in f32[n]             their sum
+    const float *log_sum;          //@ in f32[n]             of the exponentials of the logits
     guard_block *guard;            //@ inout guard_block[n]   one a value
     float z_max;                   //@ largest |z| of the support
     int32_t n;                     //@ values

@@ -233,6 +233,7 @@ typedef struct {
 #define GUARD_ADAM_GRAD 8
 #define GUARD_ADAM 9
 #define GUARD_PER_PRIORITY 12
+#define GUARD_PUBLISH 13
 
 /* What was found. */
 #define CHECK_NON_FINITE 0
@@ -240,6 +241,7 @@ typedef struct {
 #define CHECK_LOG_PROBABILITY 2 /* a log-probability above 1e-6 */
 #define CHECK_Q_RANGE 3         /* |Q| above max|z| (1 + 1e-5): impossible, so a bug */
 #define CHECK_EMPTY 4           /* nothing to draw from: the sum of the priorities is not positive */
+#define CHECK_PROBABILITIES 5   /* the probabilities of the action taken do not sum to 1 */
 
 /* A fault: child (4 bits), check (4), element (24), bits of the value (32), claimed by an integer minimum. One block for
  * the whole step, declared private by each child: it orders nothing. */

@@ -11,6 +11,7 @@
 
 #include "abi/control.h"
 #include "abi/loss.h"
+#include "lib/guard.h"
 #include "lib/rows.h"
 #include "loss/head_gradient.h"
 
@@ -38,6 +39,18 @@ FX_DEVICE void load_row(float *row, const float *__restrict__ from, int W) {
 #else
     for (int c = 0; c < W; ++c) row[c] = from[c];
 #endif
+}
+
+// What is reported of Q lies within the support, or the reduction that made it is wrong: -1e30 was the seed of a maximum over
+// no rows, or over NaN (known failure K11). Every row's own Q was checked where it was computed.
+FX_DEVICE uint64_t check_reported(guard_block *guard, uint64_t key, const step_block &step, const step_record &r) {
+    const float limit = q_limit(fmaxf(fabsf(step.v_min), fabsf(step.v_max)));
+    const float reported[] = {r.q_min, r.q_max, r.q_mean, r.target_mean};
+    bool within = true;
+    for (int i = 0; i < 4; ++i) within = within && fabsf(reported[i]) <= limit;
+    if (within) return key;
+    for (int i = 0; i < 4; ++i) guard_bound(guard, GUARD_PUBLISH, CHECK_Q_RANGE, (uint32_t)i, reported[i], limit);
+    return guard->key;
 }
 
 }  // namespace fx
@@ -86,7 +99,6 @@ FX_KERNEL_ANYBLOCK(publish) {
             step_record &r = out.record;
             r.step = step.step;
             r.started_ns = step.started_ns;
-            r.guard_key = guard_key;
             r.loss = total[STAT_LOSS] * mean;
             r.ce = total[STAT_CE] * mean;
             r.mse = total[STAT_MSE] * mean;
@@ -113,6 +125,7 @@ FX_KERNEL_ANYBLOCK(publish) {
             r.alarm_atom_use = alarms.atom_use;
             r.replay_size = replay_size;
             r.replay_skipped = replay_skipped;
+            r.guard_key = fx::check_reported(a.guard, guard_key, step, r);
             r.ended_ns = fx::globaltimer();
         }
     }

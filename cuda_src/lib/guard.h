@@ -38,6 +38,12 @@ FX_DEVICE void guard_log_probability(guard_block *guard, uint32_t child, uint32_
     if (!(log_p <= 1e-6f))
         guard_raise(guard, child, finite(log_p) ? CHECK_LOG_PROBABILITY : CHECK_NON_FINITE, element, log_p);
 }
+// The probabilities whose logarithms a loss uses sum to 1. In f32 each is off by some 2^-24 (|log sum| + |log p|), in bf16 or
+// f16 by a thousand times that: the check tells the two apart (known failure K11: log-probabilities were kept in bf16).
+FX_DEVICE void guard_probabilities(guard_block *guard, uint32_t child, uint32_t element, float sum, float log_sum) {
+    if (!(fabsf(sum - 1.0f) <= 1e-4f + 1.2e-7f * fabsf(log_sum)))
+        guard_raise(guard, child, finite(sum) ? CHECK_PROBABILITIES : CHECK_NON_FINITE, element, sum);
+}
 // The largest |Q| that a softmax over a support with max|z| can give, with room for rounding.
 FX_DEVICE float q_limit(float z_max) {
     return z_max * 1.00001f;

@@ -134,6 +134,7 @@ FX_DEVICE void c51_taken(const c51_loss_args &a, const c51_row &s, const c51_set
     }
     FX_LANE_0 {
         s.q[b] = soft.expectation;
+        s.stats[b * STATS] = log_sum;  // until c51_branch has checked by it
         guard_bound(a.guard, GUARD_DDQN, CHECK_Q_RANGE, blockIdx.x, soft.expectation, z.q_limit);
     }
 }
@@ -162,14 +163,14 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
             soft.sum * inverse);
     __syncwarp();
 
-    // Sums over atoms: mass, y, cross-entropy, squares of the two parts before their factors, mass on the edges.
-    float sums[6] = {};
+    // Sums over atoms: mass, y, cross-entropy, squares of the two parts before their factors, mass on the edges, probability.
+    float sums[7] = {};
     bool spike = false;
     FX_ATOMS(j, N) {
         const float p = expf(log_p[j]), smooth = keep * m[j] + uniform, ce = p - smooth, mse = p * (z.atom(j) - q);
         sums[0] += m[j], sums[1] += m[j] * z.atom(j), sums[2] -= smooth * log_p[j];
         sums[3] += ce * ce, sums[4] += mse * mse;
-        sums[5] += j == 0 || j == N - 1 ? m[j] : 0.0f;
+        sums[5] += j == 0 || j == N - 1 ? m[j] : 0.0f, sums[6] += p;
         spike = spike || m[j] > z.spike_mass;
         log_p[j] = alpha * ce, p_next[j] = mse;
     }
@@ -180,6 +181,7 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, const c51_se
     FX_LANE_0 {
         const float mean = 1.0f / (float)K;
         const bool terminal = z.discount == 0.0f;
+        guard_probabilities(a.guard, GUARD_DDQN, blockIdx.x, sums[6], s.stats[b * STATS]);
         float4 *out = reinterpret_cast<float4 *>(s.stats + b * STATS);
         static_assert(STATS == 16 && STAT_Q_MIN == 0 && STAT_LOSS == 2 && STAT_MSE == 4 && STAT_WEIGHT == 8 &&
                           STAT_CE_NORM2 == 12 && STAT_Q_CLIPPED == 14,

@@ -7,7 +7,7 @@
 namespace fx {
 
 // What the branches leave for the row's statistics.
-enum { B_CE, B_Q, B_Y, B_EDGE, B_PEAK, B_CE2, B_MSE2, BRANCH_STATS };
+enum { B_CE, B_Q, B_Y, B_EDGE, B_PEAK, B_CE2, B_MSE2, B_LOG_SUM, BRANCH_STATS };
 static_assert(BRANCH_STATS <= STATS, "the launch sizes shared memory by it");
 
 inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
@@ -61,6 +61,7 @@ inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
             float highest = lane_max_number(N, [&](int j) { return v[j]; });
             FX_LANE_0 {
                 branch[b * BRANCH_STATS + B_Q] = soft.expectation;
+                branch[b * BRANCH_STATS + B_LOG_SUM] = log_sum;
                 if (!(highest <= 1e-6f)) guard_raise(a.guard, GUARD_DDQN, CHECK_LOG_PROBABILITY, row, highest);
                 if (!(fabsf(soft.expectation) <= limit))
                     guard_raise(a.guard, GUARD_DDQN, finite(soft.expectation) ? CHECK_Q_RANGE : CHECK_NON_FINITE, row,
@@ -111,6 +112,7 @@ inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
         float mass = lane_sum(N, [&](int j) { return target[j]; });
         float y = lane_sum(N, [&](int j) { return target[j] * atom(j); });
         float peak = lane_max_number(N, [&](int j) { return target[j]; });
+        float probabilities = lane_sum(N, [&](int j) { return p[j]; });
         float ce = -lane_sum(N, [&](int j) { return (keep * target[j] + uniform) * lp[j]; });
         float q = branch[b * BRANCH_STATS + B_Q];
         float ce_scale = scale * alpha, mse_scale = scale * (1.0f - alpha) * 2.0f * (q - y);
@@ -135,6 +137,7 @@ inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
             s[B_CE2] = ce2;
             s[B_MSE2] = mse2;
             guard_mass(a.guard, GUARD_DDQN, row, mass);
+            guard_probabilities(a.guard, GUARD_DDQN, row, probabilities, s[B_LOG_SUM]);
             guard_finite(a.guard, GUARD_DDQN, row, ce);
             guard_bound(a.guard, GUARD_DDQN, CHECK_Q_RANGE, row, y, limit);
         }

@@ -14,5 +14,6 @@ FX_KERNEL_ANYBLOCK(guard_probe) {
         fx::guard_mass(a.guard + i, GUARD_DDQN, (uint32_t)i, a.mass[i]);
         fx::guard_log_probability(a.guard + i, GUARD_DDQN, (uint32_t)i, a.log_probability[i]);
         fx::guard_bound(a.guard + i, GUARD_DDQN, CHECK_Q_RANGE, (uint32_t)i, a.q[i], fx::q_limit(a.z_max));
+        fx::guard_probabilities(a.guard + i, GUARD_DDQN, (uint32_t)i, a.probabilities[i], a.log_sum[i]);
     }
 }

@@ -11,13 +11,14 @@ from foxhunt_rt.kernels import abi
 #: A guard block that nobody has claimed.
 CLEAR = 2**64 - 1
 
-_CHILDREN = ("counters", "per_sample", "forward", "ddqn", "adam_grad", "adam", "per_priority")
-_CHECKS = ("non_finite", "mass", "log_probability", "q_range", "empty")
+_CHILDREN = ("counters", "per_sample", "forward", "ddqn", "adam_grad", "adam", "per_priority", "publish")
+_CHECKS = ("non_finite", "mass", "log_probability", "q_range", "empty", "probabilities")
 _MENDS = {
     "non_finite": "a value is NaN or infinite: lower optim.lr or optim.max_grad_norm, or look for it in the rewards",
     "mass": "the projected target does not sum to 1: a discount is negative, or a kernel is wrong",
     "log_probability": "a log-probability is above 0: a kernel is wrong",
     "q_range": "|Q| lies beyond the support, which a softmax cannot reach: a kernel is wrong, or the support changed",
+    "probabilities": "the probabilities of an action do not sum to 1: logits in the thousands, or a kernel is wrong",
     "empty": "nothing could be drawn: insert rows before the step",
 }
 
@@ -31,7 +32,7 @@ class Finding:
     child : str
         Child that found it.
     check : str
-        ``"non_finite"``, ``"mass"``, ``"log_probability"``, ``"q_range"`` or ``"empty"``.
+        ``"non_finite"``, ``"mass"``, ``"log_probability"``, ``"q_range"``, ``"empty"`` or ``"probabilities"``.
     element : int
         Row or parameter it was found at; 16,777,215 stands for that one and all beyond.
     value : float

@@ -132,7 +132,7 @@ PLANTS: tuple[Plant, ...] = (
           (("cuda_src/guard/publish.cu", "        *sequence = step.step + 1;", "        if (step.step % 5 == 0) *sequence = step.step + 1;"),),
           ("tests/train/test_walkforward.py::test_every_step_leaves_its_record_also_in_epochs_of_three_steps",), build=True),
     Plant("K10", "the record holds a clear guard whatever happened",
-          (("cuda_src/guard/publish.cu", "r.guard_key = guard_key;", "r.guard_key = ~0ull;"),),
+          (("cuda_src/guard/publish.cu", "r.guard_key = fx::check_reported(a.guard, guard_key, step, r);", "r.guard_key = ~0ull;"),),
           (LEARNER + "test_a_planted_nan_is_caught_in_one_step_and_says_where",), build=True),
     Plant("K11", "a maximum seeded with -1e30 that leaves NaN out",
           (("cuda_src/lib/reduce.h", "return (a != a) ? a : ((b != b) ? b : (a > b ? a : b));", "return b > a ? b : a;"),

@@ -234,8 +234,14 @@ def test_planted_cause_is_caught(runtime: Runtime, cause: str, check: str) -> No
 
 
 def test_checks_at_their_limits(runtime: Runtime) -> None:
-    """What no input can bring the loss to compute: mass beside 1, a positive log-probability, |Q| beyond the support."""
+    """What no input can bring the loss to compute: mass beside 1, a positive log-probability, |Q| beyond the support,
+    probabilities that do not sum to 1 (in bf16 they are off by 1e-3)."""
     good = (1.0, -1.0, 2.0)
+    sums = {
+        (1.0, 0.0): None, (1.00009, 0.0): None, (0.99991, -4.0): None, (1.003, 3e4): None, (np.nan, 0.0): "non_finite",
+        (1.00012, 0.0): "probabilities", (0.994, 3.9): "probabilities", (0.0, 0.0): "probabilities",
+        (1.003, 2e4): "probabilities",
+    }  # fmt: skip
     values = {
         good: None, (1 + 9e-7, 9e-7, -2.00001): None, (1 - 9e-7, -1e4, 0.0): None,
         (1 + 2e-6, -1.0, 0.0): "mass", (1 - 2e-6, -1.0, 0.0): "mass", (0.0, -1.0, 0.0): "mass", (np.nan, -1.0, 0.0): "non_finite",
@@ -243,12 +249,15 @@ def test_checks_at_their_limits(runtime: Runtime) -> None:
         (1.0, 0.0, 2.0001): "q_range", (1.0, 0.0, -1e30): "q_range", (1.0, 0.0, np.nan): "non_finite",
         (1.0, 0.0, -np.inf): "non_finite", (2.0, 0.0, 5.0): "mass",
     }  # fmt: skip
-    columns = np.array(list(values), np.float32).T
-    mass, log_p, q = (runtime.array(column, "test.guard_probe") for column in columns)
-    guard = runtime.array(np.array([(CLEAR,)] * len(values), abi.dtype("guard_block")), "test.guard")
+    cases = [((*given, 1.0, 0.0), check) for given, check in values.items()]
+    cases += [((*good, *given), check) for given, check in sums.items()]
+    columns = np.array([given for given, _ in cases], np.float32).T
+    mass, log_p, q, total, log_sum = (runtime.array(column, "test.guard_probe") for column in columns)
+    guard = runtime.array(np.array([(CLEAR,)] * len(cases), abi.dtype("guard_block")), "test.guard")
     runtime.ungraphed("test.guard").launch("guard_probe", (1,), (32,), dict(
-        mass=mass, log_probability=log_p, q=q, guard=guard, z_max=2.0, n=len(values)))  # fmt: skip
-    for i, (key, (given, check)) in enumerate(zip(guard.to_numpy()["key"], values.items(), strict=True)):
+        mass=mass, log_probability=log_p, q=q, probabilities=total, log_sum=log_sum, guard=guard, z_max=2.0,
+        n=len(cases)))  # fmt: skip
+    for i, (key, (given, check)) in enumerate(zip(guard.to_numpy()["key"], cases, strict=True)):
         finding = decode(int(key))
         assert (finding and finding.check) == check, given
         assert finding is None or (finding.child, finding.element) == ("ddqn", i)
