@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Config",
     "ConfigError",
+    "AdaptiveGammaConfig",
     "CausalConfig",
     "CounterfactualConfig",
     "CqlConfig",
+    "EpochConfig",
     "FeatureConfig",
     "GuardConfig",
     "HeadConfig",
+    "HomeostatConfig",
     "HorizonsConfig",
     "IqlConfig",
     "IqnConfig",
@@ -195,6 +198,70 @@ class PerturbConfig(Section):
     period: int = option(1, "epochs from one time to the next", low=1)
     shrink: float = option(0.8, "lambda: factor on the parameters", low=0.0, high=1.0)
     sigma: float = option(0.01, "deviation of the noise", low=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochConfig(Section):
+    """What the network expects between epochs: docs/step/epoch.md."""
+
+    section = "epoch"
+    enabled: bool = option(
+        False, "measure atom use, entropy, edge mass and variances on the last batch and a validation batch"
+    )
+    validation_rows: int = option(256, "rows of the validation batch, at most", low=1, high=1 << 16)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveGammaConfig(Section):
+    """A discount that follows the use of the atoms, between epochs: docs/step/epoch.md."""
+
+    section = "adaptive_gamma"
+    enabled: bool = option(False, "change loss.gamma between epochs; takes epoch.enabled")
+    low: float = option(0.8, "the discount is at least", low=0.0, below=1.0)
+    high: float = option(0.99, "the discount is at most; the support is fitted for it", low=0.0, below=1.0)
+    use_low: float = option(0.25, "below this atom use the horizon grows", low=0.0, high=1.0)
+    use_high: float = option(0.9, "above this atom use the horizon shrinks", low=0.0, high=1.0)
+    rate: float = option(0.25, "the horizon 1/(1 - gamma) grows by this share an epoch", above=0.0)
+
+    def check(self) -> None:
+        if self.low > self.high or self.use_low >= self.use_high:
+            raise ConfigError("adaptive_gamma's low bounds are not below its high ones; give ranges")
+
+
+@dataclasses.dataclass(frozen=True)
+class HomeostatConfig(Section):
+    """A regulator of loss weights between epochs, and a bounded loss term: docs/step/epoch.md."""
+
+    section = "homeostat"
+    enabled: bool = option(False, "nudge loss weights by what an epoch's end finds; takes epoch.enabled")
+    rate: float = option(0.1, "share of its range that a weight moves by at a full violation", above=0.0, high=1.0)
+    relax: float = option(
+        0.05, "share of the way back to where it started that a weight goes without one", low=0.0, high=1.0
+    )
+    atom_use: tuple[float, ...] = option(
+        (0.15, 0.95), "range of atom use: moves loss.label_smoothing", low=0.0, high=1.0
+    )
+    entropy: tuple[float, ...] = option(
+        (0.3, 0.98), "range of the mean entropy, over log N: moves the loss term's weight", low=0.0, high=1.0
+    )
+    grad_norm: tuple[float, ...] = option((1e-3, 10.0), "range of the gradient's norm: moves loss.grad_budget", low=0.0)
+    weight_norm: tuple[float, ...] = option(
+        (0.5, 3.0), "range of the parameters' norm, in units of a fold's first: moves optim.weight_decay", low=0.0
+    )
+    smoothing_max: float = option(0.05, "loss.label_smoothing is raised to at most", low=0.0, below=1.0)
+    budget_factor: float = option(4.0, "loss.grad_budget moves by at most this factor", low=1.0)
+    decay_max: float = option(0.01, "optim.weight_decay is raised to at most", low=0.0)
+    loss_weight: float = option(0.01, "weight of the loss term at first, and at least; 0: no term", low=0.0)
+    loss_weight_max: float = option(0.1, "weight of the loss term at most", low=0.0)
+    budget_share: float = option(0.3, "bound on the term's part of dlogits, as a share of loss.grad_budget", above=0.0)
+
+    def check(self) -> None:
+        for name in ("atom_use", "entropy", "grad_norm", "weight_norm"):
+            bounds = getattr(self, name)
+            if len(bounds) != 2 or bounds[0] >= bounds[1]:
+                raise ConfigError(f"homeostat.{name} = {bounds} is no range; give the lower and the upper bound")
+        if self.loss_weight > self.loss_weight_max:
+            raise ConfigError("homeostat.loss_weight is above homeostat.loss_weight_max; lower it")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -500,6 +567,9 @@ class Config:
     risk: RiskConfig = dataclasses.field(default_factory=RiskConfig)
     horizons: HorizonsConfig = dataclasses.field(default_factory=HorizonsConfig)
     plan: PlanConfig = dataclasses.field(default_factory=PlanConfig)
+    epoch: EpochConfig = dataclasses.field(default_factory=EpochConfig)
+    adaptive_gamma: AdaptiveGammaConfig = dataclasses.field(default_factory=AdaptiveGammaConfig)
+    homeostat: HomeostatConfig = dataclasses.field(default_factory=HomeostatConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -513,6 +583,11 @@ class Config:
         """Steps ahead that the furthest target of a row reaches."""
         plan = (self.plan.length,) if self.plan.enabled else ()
         return max((self.replay.n_step, *(self.horizons.lengths if self.horizons.enabled else ()), *plan))
+
+    @property
+    def largest_gamma(self) -> float:
+        """The largest discount that training may come to: what the support must hold the returns of."""
+        return self.adaptive_gamma.high if self.adaptive_gamma.enabled else self.loss.gamma
 
     def slot(self, name: str) -> Slot:
         """An option as a launch field that `StepGraph.set` may change; it remembers where it comes from.
@@ -604,6 +679,13 @@ class Config:
         if 0 < self.train.embargo < self.reward_horizon:
             raise ConfigError(f"train.embargo = {self.train.embargo} bars is under the furthest target's "
                               f"{self.reward_horizon}; set it to at least that, or to 0: as long as need be")  # fmt: skip
+        for name in ("adaptive_gamma", "homeostat"):
+            if getattr(self, name).enabled and not self.epoch.enabled:
+                raise ConfigError(f"{name} decides by what epoch measures; set epoch.enabled=true")
+        bounds = self.adaptive_gamma
+        if bounds.enabled and not bounds.low <= self.loss.gamma <= bounds.high:
+            raise ConfigError(f"loss.gamma = {self.loss.gamma:g} is outside adaptive_gamma.low to high, {bounds.low:g} to "
+                              f"{bounds.high:g}; change one")  # fmt: skip
 
 
 _SMOKE: dict[str, Any] = {

@@ -28,6 +28,7 @@ from foxhunt_rt.dqn.children.ddqn import DdqnBuffers, LossShape
 from foxhunt_rt.dqn.children.forward import ONLINE, ONLINE_NEXT, ForwardBuffers
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import LayoutError, NetworkLayout, ParameterGroup, Segment
+from foxhunt_rt.dqn.schedule import Control
 from foxhunt_rt.driver import Buffer, DeviceBuffer, FoxhuntError
 from foxhunt_rt.graph import Child, Flag, Runtime, StepPlan
 from foxhunt_rt.replay import Batch, Replay
@@ -88,6 +89,10 @@ class Extension:
     def begin_epoch(self, epoch: int, others: Sequence[Extension]) -> None:
         """Changes between epochs, before epoch number ``epoch``, from 0: ungraphed launches by a user of its own, in the order of
         the runtime's stream. ``others``: all extensions of the learner. Default: nothing."""
+
+    def end_epoch(self, epoch: int, others: Sequence[Extension]) -> None:
+        """Measures and decides after the last step of epoch number ``epoch``, before its validation; ungraphed launches as in
+        `begin_epoch`. The learner is drained. Default: nothing."""
 
     def kept_gradients(self) -> Sequence[Buffer]:
         """Buffers that begin as the network's gradient does: zeroed where parameters are pruned. Default: none."""
@@ -173,6 +178,8 @@ class StepView:
         step_block[1], latched by counters: step, learning rate, gamma, seeds, alpha_c51 and the like.
     state : Buffer
         train_state[1]: counters as the next step will find them.
+    settings : Control
+        What the host may change while training runs: `Control.set`, in stream order.
     control, guard : Buffer
         control_block[1], guard_block[1].
     forward : ForwardBuffers
@@ -198,6 +205,7 @@ class StepView:
     replay: Replay
     step: Buffer
     state: Buffer
+    settings: Control
     control: Buffer
     guard: Buffer
     forward: ForwardBuffers

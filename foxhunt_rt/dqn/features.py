@@ -11,8 +11,11 @@ from typing import Any
 
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children import (
+    adaptive_gamma,
     aux,
     causal,
+    epoch_stats,
+    homeostat,
     horizons,
     iqn,
     perturb,
@@ -37,6 +40,9 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("cql", aux.Cql),
     ("iql", aux.Iql),
     ("iqn", iqn.Iqn),
+    ("epoch", epoch_stats.EpochStatistics),
+    ("adaptive_gamma", adaptive_gamma.AdaptiveGamma),
+    ("homeostat", homeostat.Homeostat),
     ("selectivity", post_aux.Selectivity),
     ("risk", post_aux.Risk),
     ("horizons", horizons.Horizons),

@@ -194,9 +194,9 @@ class Learner:
         return StepView(
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
-            step=self.step_block, state=self.state, control=self.control.buffer, guard=self.guard, forward=self.forward,
-            ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups, blocks=self.blocks, metrics=slots,
-            metric_rows=rows, trunk_gradients=gradients,
+            step=self.step_block, state=self.state, settings=self.control, control=self.control.buffer, guard=self.guard,
+            forward=self.forward, ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups, blocks=self.blocks,
+            metrics=slots, metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip
 
     @property
@@ -295,9 +295,13 @@ class Learner:
         GuardFault
             A step found something impossible. `last` is its record.
         """
+        self._wait_for_all()
+        return self.take()
+
+    def _wait_for_all(self) -> None:
+        """Waits for the records of every step launched."""
         if self.launched > self.records.next_step:
             self._wait(self.launched - 1)
-        return self.take()
 
     def take(self) -> npt.NDArray[Any]:
         """The records that have come since the last `take` or `drain`, without waiting for more."""
@@ -392,6 +396,22 @@ class Learner:
         ``prune.enabled`` it synchronizes."""
         for extension in self.extensions:
             extension.begin_epoch(epoch, self.extensions)
+
+    def end_epoch(self, epoch: int) -> None:
+        """What extensions do after an epoch's last step (`Extension.end_epoch`). Drains the learner.
+
+        In a capture: refused. Synchronizes: yes. Allocates: no.
+
+        Raises
+        ------
+        GuardFault
+            A step found something impossible.
+        """
+        if not self.extensions:
+            return
+        self._wait_for_all()
+        for extension in self.extensions:
+            extension.end_epoch(epoch, self.extensions)
 
     def served(self) -> DeviceBuffer:
         """Online parameters, f32 (P,), as they leave the learner: what is judged and written for use. They are those of the last

@@ -37,6 +37,10 @@ _BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.bat
              "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",
              "perturb.enabled", "perturb.period", "perturb.shrink", "perturb.sigma",
              "iqn.quantiles", "iqn.kappa", "iqn.budget_share",
+             *(f"adaptive_gamma.{name}" for name in ("enabled", "low", "high", "use_low", "use_high", "rate")),
+             *(f"homeostat.{name}" for name in (
+                 "enabled", "rate", "relax", "atom_use", "entropy", "grad_norm", "weight_norm", "smoothing_max", "budget_factor",
+                 "decay_max", "loss_weight", "loss_weight_max", "budget_share")),
              "horizons.enabled", "horizons.lengths", "horizons.rate", "horizons.blend_temperature", "horizons.bound",
              "plan.enabled", "plan.length", "plan.holdout", "plan.block_bars", "plan.rate", "plan.ready_steps",
              "plan.gate_readiness")  # fmt: skip

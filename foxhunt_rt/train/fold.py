@@ -178,6 +178,7 @@ class FoldRun:
                 self.observer.progressed(self._progress(learner.last))
         collector.finish()
         records = self._keep(parts)
+        learner.end_epoch(epoch)
         return self._validate(epoch, records)
 
     @property

@@ -4,6 +4,8 @@
     scale   = 1 / std(G)                        normalized returns have deviation 1: no mean shift, it would move the optimum
     support = +- margin * q(|G| * scale)        q: a high quantile (0.999), fixed for the fold
 
+gamma is the largest that the fold may come to (`Config.largest_gamma`).
+
 [r]/(1 - gamma) would be an upper bound that no return comes near: an earlier system used 2 % of its atoms (known
 failure K13). The margin is room for a policy that trades larger and better than the random one.
 """
@@ -78,7 +80,7 @@ def fit_support(reward: NDArray[Any], ended: NDArray[Any], config: Config) -> Su
     if config.train.support == "config":
         return Support(config.loss.reward_scale, config.loss.v_min, config.loss.v_max)
     present = ended & abi.constant("ENDED_ABSENT") == 0
-    g = discounted_returns(reward, ended, config.loss.gamma)[present]
+    g = discounted_returns(reward, ended, config.largest_gamma)[present]
     deviation = float(g.std()) if g.size else 0.0
     if not np.isfinite(deviation) or deviation == 0.0:
         raise TrainingError("every return of the random policy is the same, so there is nothing to learn; check the bars and "

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.children.epoch_stats import statistics_of
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import live_allocations
@@ -103,7 +105,8 @@ class World:
         """
         normalizer = Normalizer.fit(self.data.features, *fold.train, self.config.market.features)
         self.runtime.synchronize()
-        self.tables.features.copy_from(normalizer.apply(self.data.features.values))
+        features = normalizer.apply(self.data.features.values)
+        self.tables.features.copy_from(features)
         model = self.execution_model(fold)
         self.environment.set_model(model)
         self.evaluator.environment.set_model(model)
@@ -112,7 +115,18 @@ class World:
         self.learner.reset(seed)
         self.collector.reset()
         self.evaluator.policy.reset()
+        if (statistics := statistics_of(self.learner.extensions)) is not None:
+            statistics.set_validation(self._states(features, fold.validate, self.config.epoch.validation_rows))
         return normalizer
+
+    def _states(self, features: NDArray[np.float32], window: tuple[int, int], most: int) -> NDArray[np.float32]:
+        """States of a flat account at decisions spread evenly over a window, (at most ``most``, S)."""
+        bars = np.arange(*window)
+        bars = bars[self.ends[bars] > bars]
+        chosen = bars[np.linspace(0, len(bars) - 1, min(most, len(bars))).astype(np.int64)]
+        states = np.zeros((len(chosen), self.tables.state_width), np.float32)
+        states[:, : features.shape[1]] = features[chosen]  # the portfolio's features are 0 when flat
+        return states
 
     def window(self, first: int, stop: int) -> Window:
         """Bars [first, stop) as an evaluation takes them."""

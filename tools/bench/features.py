@@ -33,6 +33,7 @@ ARMS: dict[str, tuple[dict[str, object], int]] = {
     "causal, never due": ({"causal.enabled": True, "causal.period": NEVER}, NEVER),
     "causal": ({"causal.enabled": True}, 50),
     "prune, nothing pruned": ({"prune.enabled": True}, NEVER),
+    "homeostat": ({"epoch.enabled": True, "homeostat.enabled": True}, NEVER),
     "full": ({f"{name}.enabled": True for name in ("spectral", "vaccine", "causal", "cql", "iql")}, NEVER),
 }
 

@@ -17,6 +17,7 @@ from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradien
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child
 from foxhunt_rt.kernels import abi
 
 _BLEND_BLOCKS = 256
@@ -46,18 +47,24 @@ class Cql(Extension):
         rows = self.rows = rt.zeros((shape.batch, abi.constant("AUX_COLUMNS")), np.float32, "cql.rows")
         logits = step.forward.logits
         online: Buffer = logits[ONLINE : ONLINE + 1].view(logits.shape[1:])[: shape.batch]
-        loss, scale = step.metric("cql_loss"), step.metric("cql_scale")
         k, s, n = len(shape.branches), shape.actions, shape.atoms
         branch_scale = 1.0 / k if shape.reduction == "mean" else 1.0
         with step.child("aux.cql", after="ddqn", reads=[online, step.batch.action, step.step],
-                        writes=[part, rows, step.dlogits, loss, scale]) as child:  # fmt: skip
+                        writes=[part, rows, step.dlogits, step.metrics_of(self)]) as child:  # fmt: skip
             child.launch("cql_gradient", grid=(shape.batch,), block=(32 * min(s, 16),), shared=4 * (2 * k * n + 4 * s + k),
                          args=dict(logits=online, action=step.batch.action, step=step.step, part=part, rows=rows,
                                    branch_sizes=shape.packed_branches, weight=self.config.alpha * branch_scale,
                                    B=shape.batch, K=k, S=s, N=n, Np=shape.head_padded))  # fmt: skip
-            child.launch("aux_blend", grid=(min(shape.batch, _BLEND_BLOCKS),), block=(256,),
-                         args=dict(part=part, rows=rows, step=step.step, dlogits=step.dlogits, loss=loss, scale=scale,
-                                   share=self.config.budget_share, B=shape.batch, Np=shape.head_padded))  # fmt: skip
+            record_blend(child, step, self, part, rows, self.config.budget_share)
+
+
+def record_blend(child: Child, step: StepView, extension: Extension, part: Buffer, rows: Buffer, share: float) -> None:
+    """One launch: adds ``part``, f32 (B, Np), to dlogits within its share of the gradient budget. ``rows``, f32 (B, 2): loss and
+    squared norm of each row. The extension's metrics, two, receive the mean loss and the factor."""
+    loss, scale = (step.metric(name) for name in extension.metrics)
+    child.launch("aux_blend", grid=(min(step.shape.batch, _BLEND_BLOCKS),), block=(256,),
+                 args=dict(part=part, rows=rows, step=step.step, dlogits=step.dlogits, loss=loss, scale=scale, share=share,
+                           B=step.shape.batch, Np=step.shape.head_padded))  # fmt: skip
 
 
 class Iql(Extension):
@@ -103,4 +110,4 @@ class Iql(Extension):
         iql_modulate.add(step, self.config, self.rows)
 
 
-__all__ = ["Cql", "Iql"]
+__all__ = ["Cql", "Iql", "record_blend"]
