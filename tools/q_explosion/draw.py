@@ -20,7 +20,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-BIN = 26  # steps of one point: eighteen an epoch
+BIN, FOLDS = 26, 3  # steps of one point: eighteen an epoch
 CLEAR = np.uint64(2**64 - 1)
 CAUSE, SOUND, NOTICE = "#b5482a", "#9aa0a6", "#1f4e79"
 
@@ -35,10 +35,22 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def envelope(values: Any) -> tuple[Any, Any, Any]:
-    """Step, smallest and largest of each bin; NaN where all are."""
+def fold_steps(run: dict[str, Any]) -> int:
+    """Steps of a fold."""
+    return int(run["step"].max()) + 1
+
+
+def at(run: dict[str, Any]) -> Any:
+    """Each record's step, counted over all folds."""
+    return (run["fold"] - 1) * fold_steps(run) + run["step"].astype(np.int64)
+
+
+def envelope(run: dict[str, Any], name: str) -> tuple[Any, Any, Any]:
+    """Step, smallest and largest of each bin; NaN where there is none."""
+    values = np.full(FOLDS * fold_steps(run), np.nan)
+    values[at(run)] = run[name]
     n = len(values) // BIN
-    parts = values[: n * BIN].reshape(n, BIN).astype(np.float64)
+    parts = values[: n * BIN].reshape(n, BIN)
     finite = np.where(np.isfinite(parts), parts, np.nan)
     empty = np.isnan(finite).all(1)
     low, high = (f(np.where(np.isnan(finite), fill, finite), 1) for f, fill in ((np.min, np.inf), (np.max, -np.inf)))
@@ -48,8 +60,7 @@ def envelope(values: Any) -> tuple[Any, Any, Any]:
 
 def noticed(run: dict[str, Any]) -> tuple[int, str] | None:
     """The step, counted over all folds, at which somebody noticed, and who."""
-    facts, expect = run["facts"], run["facts"]["expect"]
-    starts = {int(f): int(np.flatnonzero(run["fold"] == f)[0]) for f in np.unique(run["fold"])}
+    facts, expect, starts = run["facts"], run["facts"]["expect"], [0, *(f * fold_steps(run) for f in range(FOLDS))]
     if expect.startswith("alarm") and expect in facts["alarms"]:
         first = facts["alarms"][expect]
         return starts[first["fold"]] + first["step"], expect.replace("_", " ")
@@ -67,11 +78,11 @@ def frame(axes: Any, title: str, run: dict[str, Any]) -> None:
     axes.tick_params(labelsize=7)
     for spine in ("top", "right"):
         axes.spines[spine].set_visible(False)
-    starts = [int(np.flatnonzero(run["fold"] == f)[0]) for f in np.unique(run["fold"])]
+    starts = [f * fold_steps(run) for f in range(FOLDS)]
     axes.set_xticks(starts, [f"fold {i + 1}" for i in range(len(starts))])
     for x in starts[1:]:
         axes.axvline(x, color="#dddddd", lw=0.8, zorder=0)
-    axes.set_xlim(0, len(run["fold"]))
+    axes.set_xlim(0, FOLDS * fold_steps(run))
     if (seen := noticed(run)) is not None:
         axes.axvline(seen[0], color=NOTICE, lw=1.2, ls=":")
         axes.annotate(seen[1], (seen[0], 1.0), xycoords=("data", "axes fraction"), xytext=(3, -9), fontsize=7, color=NOTICE,
@@ -92,21 +103,23 @@ def draw_range(runs: dict[str, dict[str, Any]], path: Path) -> None:
     """q_min to q_max of every step."""
     figure, panels = grid(runs, 1.9)
     for (name, run), axes in zip(runs.items(), panels, strict=False):
-        x, low, _ = envelope(run["q_min"])
-        _, _, high = envelope(run["q_max"])
+        x, *smallest = envelope(run, "q_min")
+        _, *largest = envelope(run, "q_max")
+        # a reduction's seed may stand above the smallest or below the largest
+        low, high = np.fmin(smallest[0], largest[0]), np.fmax(smallest[1], largest[1])
         axes.fill_between(x, low, high, color=CAUSE if name != "none" else SOUND, lw=0, alpha=0.8)
         bounds = np.array([run["facts"]["blind"]["supports"][str(f)] for f in run["fold"]])
         for sign in (1, -1):
-            axes.plot(sign * bounds, color="#333333", lw=0.8, ls="--")
-        lost = np.flatnonzero(~np.isfinite(run["q_max"]))
+            axes.plot(at(run), sign * bounds, color="#333333", lw=0.8, ls="--")
+        lost = at(run)[~np.isfinite(run["q_max"])]
         if len(lost):
-            axes.axvspan(lost[0], len(run["fold"]), color=CAUSE, alpha=0.15, lw=0)
+            axes.axvspan(lost[0], lost[-1], color=CAUSE, alpha=0.15, lw=0)
             axes.text(lost[0], 0.06, " NaN", fontsize=7, color=CAUSE, transform=axes.get_xaxis_transform())
         axes.set_ylim(-1.2 * bounds.max(), 1.55 * bounds.max())  # room for the words at the top
         far = np.nanmax(np.abs(np.concatenate([low, high]))) > 1e3
         if far:
             axes.set_yscale("symlog", linthresh=10.0)
-            axes.set_ylim(-1e33, 1e33)
+            axes.set_ylim(-1e33, 1e42)
             axes.set_yticks([-1e30, -1e15, 0, 1e15, 1e30])
         frame(axes, name, run)
     figure.suptitle("Reported range of Q of a step; dashed: the support, dotted: who notices", fontsize=10)
@@ -116,11 +129,11 @@ def draw_range(runs: dict[str, dict[str, Any]], path: Path) -> None:
 def draw_gradient(runs: dict[str, dict[str, Any]], path: Path) -> None:
     """Norm of the gradient before the clip, beside that without a cause."""
     figure, panels = grid(runs, 1.7)
-    sound = envelope(runs["none"]["grad_norm"])
+    sound = envelope(runs["none"], "grad_norm")
     for (name, run), axes in zip(runs.items(), panels, strict=False):
         axes.fill_between(*sound, color=SOUND, lw=0, alpha=0.6)
         if name != "none":
-            axes.fill_between(*envelope(run["grad_norm"]), color=CAUSE, lw=0, alpha=0.7)
+            axes.fill_between(*envelope(run, "grad_norm"), color=CAUSE, lw=0, alpha=0.7)
         axes.set_yscale("log")
         frame(axes, name, run)
     figure.suptitle("Norm of the gradient, smallest and largest of 26 steps; grey: this tree", fontsize=10)

@@ -73,13 +73,15 @@ def train(bars: Path, settings: list[str], nan: tuple[int, int] | None, blind: b
 
         def planted(steps: int | None = None) -> int:
             if nan is not None and (watch.fold, learner.launched) == nan:
-                learner.drain()
                 theta = learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
                 theta[learner.layout.layers[-1].bias.offset] = np.nan
                 learner.adam.theta.copy_from(theta)  # type: ignore[attr-defined]
             return step(steps)
 
         learner.step = planted  # type: ignore[method-assign]
+        if blind:  # a policy of NaN chooses no action: the environment takes it as no order, and nobody asks
+            for environment in (run.world.environment, run.world.evaluator.environment):
+                environment.check = lambda: None  # type: ignore[method-assign]
         began = time.perf_counter()
         stop = (lambda: learner.launched >= most_steps) if most_steps else None
         try:
@@ -89,6 +91,8 @@ def train(bars: Path, settings: list[str], nan: tuple[int, int] | None, blind: b
                               "value": repr(fault.value)}  # fmt: skip
         except Exception as error:  # what a training that nobody guards ends with is a result, too
             facts["error"] = f"{type(error).__name__}: {error}"
+            if len(rest := learner.drain()):
+                run.log.add(watch.fold, round(float(rest["alpha_c51"][0]) / config.loss.alpha_c51_step) + 1, rest)
         except KeyboardInterrupt:  # `stop`
             pass
         facts |= {"seconds": time.perf_counter() - began, "supports": supports}
