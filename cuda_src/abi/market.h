@@ -48,6 +48,7 @@ typedef struct {
     const int32_t *session_end;  //@ in i32[N]
     const float *features;       //@ in f32[N*stride]       (N, stride), the first F columns are read
     const market_block *market;  //@ in market_block[1]
+    const float *conviction;     //@ in f32[E] optional     scales the size; null: 1
     const control_block *control;  //@ in control_block[1] optional   seed of what is added; null: nothing is
     float *state;                //@ out f32[E*Sp] optional (E, Sp) observation after the step; null: not written
     int32_t *row_feature;        //@ out i32[E+C] optional  rows for the replay buffer, E steps taken, then C counterfactual:
@@ -58,6 +59,7 @@ typedef struct {
     float *row_reward;           //@ out f32[E+C] optional  money, raw
     int32_t *row_ended;          //@ out i32[E+C] optional  ENDED_* bits; ENDED_ABSENT: no row, the rest of it is 0
     int32_t *row_mirrored;       //@ out i32[E+C] optional  1: stored as the step of the mirrored market; null: none is
+    float *row_conviction;       //@ out f32[E+C] optional  what the training reward of the row is scaled by
     uint64_t *draws;             //@ inout u64[E] optional  Philox counter of each environment, advanced by one
     augment_counts *counts;      //@ inout augment_counts[E] optional
     bar_result *result;          //@ inout bar_result[results] optional  of bars [result_first, result_first + results)

@@ -8,8 +8,9 @@
 #define PLAN_ERROR 4       /* (p - y)^2 of a held-out row, else 0 */
 #define PLAN_HELD_LABEL 5  /* its label */
 #define PLAN_HELD 6        /* 1: held out */
-#define PLAN_MEANS 7       /* what is reported; then dloss/dlogit */
-#define PLAN_COLUMNS 8
+#define PLAN_CONVICTION 7  /* what the row's reward is scaled by */
+#define PLAN_MEANS 8       /* what is reported; then dloss/dlogit */
+#define PLAN_COLUMNS 9
 
 /* Grid (B,), any block: a row a block. */
 typedef struct {
@@ -19,8 +20,9 @@ typedef struct {
     const int32_t *index;        //@ in i32[B]                 row of the ring; -1: none
     const replay_row *ring_rows; //@ in replay_row[capacity]
     const replay_state *ring;    //@ in replay_state[1]
+    const float *conviction;     //@ in f32[capacity] optional   null: 1
     const step_block *step;      //@ in step_block[1]          seed
-    float *rows;                 //@ out f32[B*8]              (B, PLAN_COLUMNS)
+    float *rows;                 //@ out f32[B*9]              (B, PLAN_COLUMNS)
     float holdout;               //@ share of the blocks, or episodes, that are held out
     int32_t block_bars;          //@ rows of the feature table held out, or not, together; 0: by episode (vector mode)
     int32_t length;              //@ steps ahead
@@ -31,9 +33,9 @@ typedef struct {
 
 /* Skill and readiness after the step; metrics. One thread. */
 typedef struct {
-    const float *means;          //@ in f32[7]                 (PLAN_MEANS,) over the rows
+    const float *means;          //@ in f32[8]                 (PLAN_MEANS,) over the rows
     plan_state *state;           //@ inout plan_state[1]
-    float *metrics;              //@ out f32[6]                loss, probability, rate, held-out share, skill, readiness
+    float *metrics;              //@ out f32[7]                loss, probability, rate, held-out share, skill, readiness, conviction
     float rate;                  //@ share of the new batch
     uint32_t ready_steps;        //@ M: steps in a row with positive skill
 } plan_update_args;

@@ -22,6 +22,7 @@ typedef struct {
     const float *portfolio;     //@ in f32[capacity*2*P] optional         market mode
     const uint8_t *mirrored;    //@ in u8[capacity] optional              market mode: rows whose transition is mirrored
     const float *sign;          //@ in f32[S] optional                    with mirrored: factors on a state
+    const float *conviction;    //@ in f32[capacity] optional             factors on the rewards
     step_block *step;           //@ inout step_block[1]                   min_priority: integer minimum
     guard_block *guard;         //@ inout guard_block[1] optional         nothing to draw
     float *batch_state;         //@ out f32[B*Sp]      (B, Sp)            pads zero
@@ -79,6 +80,7 @@ typedef struct {
     const float *portfolio;        //@ in f32[E*P] optional             market mode
     const float *next_portfolio;   //@ in f32[E*P] optional             market mode
     const int32_t *mirrored;       //@ in i32[E] optional               market mode
+    const float *conviction;       //@ in f32[E] optional
     replay_row *rows;              //@ inout replay_row[capacity]
     float *priority;               //@ inout f32[blocks*256]
     float *stored_state;           //@ inout f32[capacity*S] optional   vector mode
@@ -86,6 +88,7 @@ typedef struct {
     int64_t *final_owner;          //@ inout i64[finals] optional       vector mode: number of the row a slot belongs to
     float *stored_portfolio;       //@ inout f32[capacity*2*P] optional market mode
     uint8_t *stored_mirrored;      //@ inout u8[capacity] optional      with mirrored
+    float *stored_conviction;      //@ inout f32[capacity] optional     with conviction
     int64_t *evicted;              //@ out i64[E] optional              vector mode: row whose final observation was overwritten, or -1
     int32_t E;                     //@ environments, the grid
     int32_t capacity;              //@

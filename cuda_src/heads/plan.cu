@@ -65,6 +65,7 @@ FX_KERNEL_ANYBLOCK(plan_rows) {
         out[PLAN_ERROR] = held ? off * off : 0.0f;
         out[PLAN_HELD_LABEL] = held ? label : 0.0f;
         out[PLAN_HELD] = held ? 1.0f : 0.0f;
+        out[PLAN_CONVICTION] = a.conviction && at >= 0 ? a.conviction[at] : 1.0f;
         out[PLAN_MEANS] = trained ? off / (float)a.B : 0.0f;
     }
 }
@@ -92,6 +93,7 @@ FX_KERNEL_ANYBLOCK(plan_update) {
         a.metrics[3] = m[PLAN_HELD];
         a.metrics[4] = s.skill;
         a.metrics[5] = s.readiness;
+        a.metrics[6] = m[PLAN_CONVICTION];
     }
 }
 

@@ -22,7 +22,7 @@ FX_DEVICE int first_decision(const int32_t *session_end, int cursor, int end) {
 
 // The rows of one step for the replay buffer: all columns of one of them.
 FX_DEVICE void write_row(const env_step_args &a, int row, const env_state &s, int now, int action, const outcome &o,
-                      int ended, bool mirrored) {
+                      int ended, bool mirrored, float conviction) {
     a.row_feature[row] = s.cursor;
     a.row_next_feature[row] = now;
     for (int j = 0; j < PORTFOLIO_FEATURES; ++j) {
@@ -33,6 +33,7 @@ FX_DEVICE void write_row(const env_step_args &a, int row, const env_state &s, in
     a.row_reward[row] = (float)o.reward;
     a.row_ended[row] = ended;
     if (a.row_mirrored) a.row_mirrored[row] = mirrored ? 1 : 0;
+    if (a.row_conviction) a.row_conviction[row] = conviction;
 }
 
 // A row that is never drawn.
@@ -43,6 +44,7 @@ FX_DEVICE void write_absent(const env_step_args &a, int row) {
     for (int j = 0; j < PORTFOLIO_FEATURES; ++j)
         a.row_portfolio[row * PORTFOLIO_FEATURES + j] = a.row_next_portfolio[row * PORTFOLIO_FEATURES + j] = 0.0f;
     if (a.row_mirrored) a.row_mirrored[row] = 0;
+    if (a.row_conviction) a.row_conviction[row] = 1.0f;
 }
 
 }  // namespace fx
@@ -100,6 +102,7 @@ FX_KERNEL_ANYBLOCK(env_step) {
     const fx::ohlc b = fx::load_bar(a.bars, now);
     const double last = fx::load_bar(a.bars, bar).close;
     const int action = a.action[e];
+    const float conviction = a.conviction ? a.conviction[e] : 1.0f;
     const market_block &m = *a.market;
 
     // The walk. A session's end is a terminal state; the end of the data is one only where the position is closed.
@@ -134,17 +137,18 @@ FX_KERNEL_ANYBLOCK(env_step) {
             continue;
         }
         const int choice = taken ? action : fx::cycle_action(action, cycle, random.y);
-        const fx::outcome o = fx::play(m, s, b, last, choice, terminated);
+        const fx::outcome o = fx::play(m, s, b, last, choice, terminated, conviction);
         reward[which] = o.reward;
         const int end_of = terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0);
         if (!taken) {  // its window is itself: it bootstraps from its own s'
             const int ended = ENDED_COUNTERFACTUAL | (terminated ? ENDED_TERMINATED : ENDED_TRUNCATED) |
                               (extra - e) << ENDED_BACK_SHIFT;
-            fx::write_row(a, extra, s, now, choice, o, ended, mirrored[1]);
+            fx::write_row(a, extra, s, now, choice, o, ended, mirrored[1], conviction);
             continue;
         }
         // A row whose action no network has an output for must never be drawn.
-        if (a.row_ended) fx::write_row(a, e, s, now, valid ? action : 0, o, valid ? end_of : ENDED_ABSENT, mirrored[0]);
+        if (a.row_ended)
+            fx::write_row(a, e, s, now, valid ? action : 0, o, valid ? end_of : ENDED_ABSENT, mirrored[0], conviction);
         const int slot = now - a.result_first;
         if (a.result && slot >= 0 && slot < a.results) {
             bar_result r = {};

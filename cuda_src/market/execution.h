@@ -42,10 +42,12 @@ FX_DEVICE action_parts decode_action(int action) {
     return p;
 }
 
-// Contracts of a size: quarters of the limit rounded half up, at least one.
-FX_DEVICE int size_contracts(int quarters, int limit) {
+// Contracts of a size: quarters of the limit rounded half up, at least one. With conviction below 1 (docs/step/plan.md) that
+// share of it, rounded half up: none at all, where so little is left.
+FX_DEVICE int size_contracts(int quarters, int limit, float conviction) {
     int n = (int)(((int64_t)limit * quarters + 2) / 4);
-    return n < 1 ? 1 : n;
+    n = n < 1 ? 1 : n;
+    return conviction < 1.0f ? (int)((double)n * (double)conviction + 0.5) : n;
 }
 
 FX_DEVICE ohlc load_bar(const float *bars, int i) {

@@ -20,7 +20,7 @@ FX_DEVICE ahead look_ahead(const replay_row *rows, const replay_state &ring, int
     auto at = [&](int j) -> const replay_row & { return rows[ring_forward(row, j * stride, capacity)]; };
     const int broken = lane_reduce(length, 0, op_sum(), [&](int j) {
         const int ended = at(j).ended;
-        return (ended & ENDED_ABSENT) || (ended && j + 1 < length) ? 1 : 0;
+        return (ended & (ENDED_ABSENT | ENDED_COUNTERFACTUAL)) || (ended && j + 1 < length) ? 1 : 0;
     });
     if (broken) return {0.0f, false};
     return {lane_sum(length, [&](int j) { return at(j).reward; }), true};

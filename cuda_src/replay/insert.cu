@@ -73,6 +73,7 @@ FX_KERNEL_ANYBLOCK(replay_insert) {
         r.final_slot = slot;
         a.rows[row] = r;
         if (a.mirrored) a.stored_mirrored[row] = (uint8_t)a.mirrored[e];
+        if (a.conviction) a.stored_conviction[row] = a.conviction[e];
         a.priority[row] = 0.0f;
 
         // Back along this environment: the rows whose windows this one completes or ends.

@@ -8,6 +8,8 @@
 // was stored so; its return is the same, since a mirrored position in a mirrored market earns the same (known failure K14).
 // The mark of the row drawn counts for its whole window, whatever the marks of the rows after it.
 //
+// With conviction (docs/step/plan.md) r is the reward times what its decision was scaled by. The raw one stays in the row.
+//
 // Returns are formed here, not at insertion, so that gamma and the reward's scale may change. A row has priority 0 until
 // its window is complete or ended (insert.cu), so a window here never reaches the write head.
 // Rows come out in ascending order, since u_k does not fall in k and the descent is monotone: per_priority relies on it.
@@ -108,14 +110,19 @@ FX_KERNEL_ANYBLOCK(per_sample) {
 
     // The window: all its rows at once, then a short walk.
     __shared__ replay_row window[MAX_N_STEP];
+    __shared__ float conviction[MAX_N_STEP];
     const float *sign = a.mirrored && a.mirrored[i] ? a.sign : nullptr;
-    FX_FOR(j, a.n_step) window[j] = a.rows[fx::ring_forward(i, j * stride, a.capacity)];
+    FX_FOR(j, a.n_step) {
+        const int at = fx::ring_forward(i, j * stride, a.capacity);
+        window[j] = a.rows[at];
+        conviction[j] = a.conviction ? a.conviction[at] : 1.0f;
+    }
     const uint32_t smallest = fx::look(&a.step->min_priority);
     __syncthreads();
     float ret = 0.0f, discount = 1.0f;
     int last = 0;
     for (int j = 0; j < a.n_step; ++j) {
-        ret += discount * (window[j].reward * scale);
+        ret += discount * (window[j].reward * scale * conviction[j]);
         discount *= gamma;
         last = j;
         if (window[j].ended) break;

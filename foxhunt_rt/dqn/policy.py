@@ -62,6 +62,11 @@ class Policy:
         self.q = runtime.zeros((rows, sum(layout.branches)), np.float32, f"{label}.q")
         self.set_exploration(0.0)  # so that its module is loaded now and not between replays
 
+    @property
+    def trunk_output(self) -> Buffer:
+        """f32 (rows, Hp): the trunk's output on the states acted in, for as long as the child has recorded nothing else."""
+        return self.workspace.hidden[-1]
+
     def reads(self, params: Buffer, state: Buffer) -> list[Buffer]:
         """What `record_act` reads, for the child's declaration."""
         return [params, state, self.control, self.explore]

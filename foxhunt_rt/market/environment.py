@@ -39,6 +39,7 @@ __all__ = ["BarResults", "MarketEnvironment", "MarketTables"]
 
 _ROW = {
     "row_mirrored": "mirrored",
+    "row_conviction": "conviction",
     "row_feature": "feature_row",
     "row_next_feature": "next_feature_row",
     **{f"row_{part}": part for part in ("portfolio", "next_portfolio", "action", "reward", "ended")},
@@ -275,6 +276,7 @@ class MarketEnvironment:
         state_out: DeviceBuffer | None = None,
         results: BarResults | None = None,
         augment: Augmentation | None = None,
+        conviction: DeviceBuffer | None = None,
     ) -> None:
         """Records one step of every environment: one kernel.
 
@@ -293,6 +295,9 @@ class MarketEnvironment:
             Receives what happened in each bar; None: not wanted (collection).
         augment : Augmentation, optional
             Counterfactual and mirrored rows, in the same kernel; the child declares its `reads` and `writes` too.
+        conviction : f32 (E,), optional
+            Scales the size of each order (docs/step/plan.md) and, where the staging keeps it, the training reward. The money in
+            `results` and the raw reward are those of what was traded.
 
         Raises
         ------
@@ -320,6 +325,7 @@ class MarketEnvironment:
                 "session_end": self.tables.session_end,
                 "features": self.tables.features,
                 "market": self.block,
+                "conviction": conviction,
                 "state": state_out,
                 **row,
                 **(NO_AUGMENTATION if augment is None else augment.launch_args()),

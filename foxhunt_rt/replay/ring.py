@@ -82,7 +82,7 @@ class Replay:
     -----
     In a capture: refused. Synchronizes: no. Allocates: yes.
 
-    Bytes a row: 36, and 4 S (vector) or 8 P (market).
+    Bytes a row: 36, and 4 S (vector) or 8 P (market); 4 more with `track_conviction`.
 
     The host counts the rows it knows of (`inserted`): those of `insert_batch`, and those of launched graphs, reported by
     `note_inserted`.
@@ -133,6 +133,7 @@ class Replay:
         self.portfolio: DeviceBuffer | None = None
         self.mirrored: DeviceBuffer | None = None
         self.sign: DeviceBuffer | None = None
+        self.conviction: DeviceBuffer | None = None
         self.returns: DeviceBuffer | None = None
         self.running: DeviceBuffer | None = None
         self._control: Buffer | None = None
@@ -156,7 +157,7 @@ class Replay:
 
     @property
     def _contents(self) -> tuple[DeviceBuffer, ...]:
-        stored = (self.rows, self.state, self.final_state, self.portfolio, self.mirrored)
+        stored = (self.rows, self.state, self.final_state, self.portfolio, self.mirrored, self.conviction)
         return tuple(b for b in stored if b is not None)
 
     @property
@@ -213,6 +214,28 @@ class Replay:
                               "drawn or recorded")  # fmt: skip
         self.mirrored = self.runtime.zeros(self.capacity, np.uint8, "replay.mirrored")
         self.sign = self.runtime.array(values, "replay.sign")
+
+    # ---------------------------------------------------------------- conviction
+
+    def track_conviction(self) -> None:
+        """Keeps what each row's training reward is scaled by: inserts take it from ``staging.conviction``, and `record_sample`
+        forms its returns of the rewards times it. The rewards in the ring stay raw.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+
+        Takes 4 bytes a row.
+
+        Raises
+        ------
+        ReplayError
+            In vector mode, after an insert or a draw was recorded, or a second time.
+        """
+        if self.mode != "market":
+            raise ReplayError("vector mode knows no conviction; make the Replay with mode='market'")
+        if self._insert_launched or self._sampled or self.conviction is not None:
+            raise ReplayError("rows have a conviction from the first insert on; call track_conviction once, before anything is "
+                              "inserted, drawn or recorded")  # fmt: skip
+        self.conviction = self.runtime.array(np.ones(self.capacity, np.float32), "replay.conviction")
 
     # ---------------------------------------------------------------- moments of the returns
 
@@ -299,9 +322,9 @@ class Replay:
         child.launch("per_sample", (batch.size,), _BLOCK, {
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
             "rows": self.rows, "state": self.state, "final_state": self.final_state, "features": self.features,
-            "portfolio": self.portfolio, "mirrored": self.mirrored, "sign": self.sign, "step": step, "guard": guard,
-            "batch_state": batch.state, "batch_next_state": batch.next_state, "batch_action": batch.action,
-            "batch_return": batch.ret,
+            "portfolio": self.portfolio, "mirrored": self.mirrored, "sign": self.sign, "conviction": self.conviction,
+            "step": step, "guard": guard, "batch_state": batch.state, "batch_next_state": batch.next_state,
+            "batch_action": batch.action, "batch_return": batch.ret,
             "batch_discount": batch.discount, "batch_index": batch.index,
             "batch_priority": batch.priority, "B": batch.size, "capacity": self.capacity, "blocks": self.blocks,
             "finals": self.final_observations, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
@@ -379,7 +402,8 @@ class Replay:
                               f"not {self.final_observations}; raise final_observations")  # fmt: skip
         market = self.mode == "market"
         return Staging.allocate(self.runtime, environments, self.state_dim, self.portfolio_dim if market else None,
-                                mirror=self.mirrored is not None)  # fmt: skip
+                                mirror=self.mirrored is not None,
+                                conviction=self.conviction is not None)  # fmt: skip
 
     def record_insert(self, child: Child, staging: Staging) -> None:
         """Records one insert of the E transitions in `staging`: three launches, the third of which moves size and position, and
@@ -413,7 +437,7 @@ class Replay:
         **states
             Vector mode: `state`, `next_state` (E, S), where `next_state` is the true next observation, not that after a reset.
             Market mode: `feature_row`, `next_feature_row` (E,), `portfolio`, `next_portfolio` (E, P); after `set_mirror` also
-            `mirrored`, 0 or 1 (E,).
+            `mirrored`, 0 or 1 (E,); after `track_conviction` also `conviction` (E,).
 
         Raises
         ------
@@ -453,7 +477,7 @@ class Replay:
         words = np.empty(staging.words.shape, np.int32)
         at = 0
         for name in ("action", "reward", "ended", "state", "next_state", "feature_row", "next_feature_row",
-                     "portfolio", "next_portfolio", "mirrored"):  # fmt: skip
+                     "portfolio", "next_portfolio", "mirrored", "conviction"):  # fmt: skip
             buffer: DeviceBuffer | None = getattr(staging, name)
             if buffer is None:
                 continue
@@ -501,7 +525,8 @@ class Replay:
             "state": staging.state, "next_state": staging.next_state,
             "feature_row": staging.feature_row, "next_feature_row": staging.next_feature_row,
             "portfolio": staging.portfolio, "next_portfolio": staging.next_portfolio, "mirrored": staging.mirrored,
-            "stored_mirrored": self.mirrored, "rows": self.rows,
+            "stored_mirrored": self.mirrored, "conviction": staging.conviction, "stored_conviction": self.conviction,
+            "rows": self.rows,
             "priority": self.priority, "stored_state": self.state, "final_state": self.final_state,
             "final_owner": self.final_owner, "stored_portfolio": self.portfolio, "evicted": staging.evicted,
             "finals": self.final_observations, "S": self.state_dim, "P": self.portfolio_dim, "n_step": self.n_step,

@@ -39,7 +39,7 @@ def describe(replay: Replay) -> dict[str, Any]:
     return {"capacity": replay.capacity, "state_dim": replay.state_dim, "mode": replay.mode,
             "portfolio_dim": replay.portfolio_dim, "n_step": replay.n_step,
             "final_observations": replay.final_observations, "returns": replay.returns is not None,
-            "mirror": replay.sign is not None}  # fmt: skip
+            "mirror": replay.sign is not None, "conviction": replay.conviction is not None}  # fmt: skip
 
 
 def _parts(replay: Replay, inserted: int, finals: int, environments: int | None) -> dict[str, DeviceBuffer]:
@@ -52,7 +52,7 @@ def _parts(replay: Replay, inserted: int, finals: int, environments: int | None)
         "returns": replay.returns,
     }
     by_row = {"priority": replay.priority, "rows": replay.rows, "state": replay.state, "portfolio": replay.portfolio,
-              "mirrored": replay.mirrored}  # fmt: skip
+              "mirrored": replay.mirrored, "conviction": replay.conviction}  # fmt: skip
     by_final = {"final_state": replay.final_state, "final_owner": replay.final_owner}
     parts = {name: buffer for name, buffer in sums.items() if buffer is not None}
     parts |= {name: buffer[:rows] for name, buffer in by_row.items() if buffer is not None}

@@ -39,6 +39,8 @@ class Staging:
         Market mode.
     mirrored : DeviceBuffer, int32 (E,), or None
         Market mode with a mirror: 1 where the row is stored as the step of the mirrored market.
+    conviction : DeviceBuffer, float32 (E,), or None
+        Market mode with conviction: what the training reward is scaled by.
     evicted : DeviceBuffer, int64 (E,), or None
         Vector mode; scratch of the insert.
     """
@@ -55,12 +57,14 @@ class Staging:
     portfolio: DeviceBuffer | None = None
     next_portfolio: DeviceBuffer | None = None
     mirrored: DeviceBuffer | None = None
+    conviction: DeviceBuffer | None = None
     evicted: DeviceBuffer | None = None
 
     @classmethod
     def allocate(cls, runtime: Runtime, environments: int, state_dim: int, portfolio_dim: int | None,
-                 mirror: bool = False) -> Staging:  # fmt: skip
-        """Device memory for E = `environments` transitions; `portfolio_dim` None means vector mode. `mirror`: rows may be marked.
+                 mirror: bool = False, conviction: bool = False) -> Staging:  # fmt: skip
+        """Device memory for E = `environments` transitions; `portfolio_dim` None means vector mode. `mirror`: rows may be marked,
+        `conviction`: scaled.
 
         In a capture: refused. Synchronizes: no. Allocates: yes.
         """
@@ -74,6 +78,8 @@ class Staging:
                       "portfolio": ((e, portfolio_dim), f32), "next_portfolio": ((e, portfolio_dim), f32)}  # fmt: skip
         if mirror:
             parts["mirrored"] = ((e,), i32)
+        if conviction:
+            parts["conviction"] = ((e,), f32)
         words = runtime.zeros(sum(math.prod(shape) for shape, _ in parts.values()), i32, "replay.staging")
         buffers: dict[str, DeviceBuffer] = {}
         at = 0

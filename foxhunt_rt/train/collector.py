@@ -3,6 +3,7 @@
 Each step of the graph, for E environments side by side:
 
     act          forward pass and epsilon-greedy choice            (a launch a layer, and one)
+    gate         conviction, where the plan head is on: exactly 1 until it is ready   (one)
     environment  trade in the next bar, write the transition and the next observation   (one)
                  with what docs/counterfactual.md adds: the steps that were not taken
     insert       the E transitions into the ring                   (three)
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foxhunt_rt.dqn.children.plan import Conviction
 from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Runtime, StepGraph
@@ -57,6 +59,8 @@ class Collector:
         T, steps of every environment a launch.
     augment : Augmentation, optional
         Rows to add or to mirror; for these `replay.set_mirror` was called.
+    gate : Conviction, optional
+        Scales size and training reward, of as many rows as there are environments; `replay.track_conviction` was called for it.
 
     Attributes
     ----------
@@ -72,7 +76,7 @@ class Collector:
     """
 
     def __init__(self, rt: Runtime, environment: MarketEnvironment, policy: Policy, params: Buffer, replay: Replay,
-                 steps: int, augment: Augmentation | None = None) -> None:  # fmt: skip
+                 steps: int, augment: Augmentation | None = None, gate: Conviction | None = None) -> None:  # fmt: skip
         self.runtime, self.environment, self.policy, self.replay, self.steps = rt, environment, policy, replay, steps
         self.augment = augment
         e = environment.environments
@@ -88,10 +92,15 @@ class Collector:
                   *replay.insert_writes(self.staging)]  # fmt: skip
         if augment is not None:
             reads, writes = [*reads, *augment.reads], [*writes, *augment.writes]
+        if gate is not None:
+            reads, writes = [*reads, gate.state], [*writes, gate.value]
         with plan.child("collect", reads=reads, writes=writes, private=policy.private()) as child:
             for _ in range(steps):
                 policy.record_act(child, params, self.state, self.action)
-                environment.record_step(child, self.action, self.staging, self.state, augment=augment)
+                if gate is not None:
+                    gate.record(child, policy.trunk_output, params)
+                environment.record_step(child, self.action, self.staging, self.state, augment=augment,
+                                        conviction=gate.value if gate is not None else None)  # fmt: skip
                 replay.record_insert(child, self.staging)
         self.graph: StepGraph = plan.build(ungraphed=False)
 

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foxhunt_rt.config import MarketConfig
+from foxhunt_rt.config import MarketConfig, PlanConfig
+from foxhunt_rt.dqn.children.plan import Conviction, Plan
 from foxhunt_rt.dqn.layout import NetworkLayout
+from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Runtime, StepGraph
+from foxhunt_rt.kernels import abi
 from foxhunt_rt.market.actions import BRANCH_NAMES, BRANCHES, decode_actions
 from foxhunt_rt.market.bars import Bars
 from foxhunt_rt.market.baselines import baseline
@@ -26,8 +29,9 @@ from foxhunt_rt.market.environment import BarResults, MarketEnvironment, MarketT
 from foxhunt_rt.market.execution import ExecutionModel
 from foxhunt_rt.market.metrics import Metrics, summarize
 from foxhunt_rt.market.walks import Walks, session_walks
+from foxhunt_rt.replay.saved import plain
 
-__all__ = ["Evaluator", "Judgement", "Window", "branch_entropy", "reference_policies"]
+__all__ = ["Evaluator", "Judgement", "Served", "Window", "branch_entropy", "reference_policies"]
 
 #: A branch whose choices are spread like this share of a uniform draw's entropy looks untrained (known failure K15).
 RANDOM_ENTROPY = 0.98
@@ -60,6 +64,35 @@ class Window:
         """Of a record of the window's bars."""
         ts = self.bars.ts[self.first : self.stop]
         return summarize(results, ts, self.spec, capital=self.capital, clock=self.bars.clock)
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """A policy as it is judged and written for use.
+
+    Attributes
+    ----------
+    theta : float32 (P,)
+        Flat parameters as `Learner.served` gives them.
+    plan : plan_state (1,) or None
+        With the plan head on: the readiness at that moment, by which conviction counts or not.
+    """
+
+    theta: NDArray[np.float32]
+    plan: NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, learner: Learner) -> Served:
+        """What a learner would serve now. Synchronizes."""
+        found = [e.state.to_numpy() for e in learner.extensions if isinstance(e, Plan)]
+        return cls(learner.served().to_numpy(), found[0] if found else None)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Plain arrays of a checkpoint: `theta`, and `plan.state` where there is one, with `plan.readiness` and `plan.skill`."""
+        if self.plan is None:
+            return {"theta": self.theta}
+        parts = {f"plan.{name}": np.array(self.plan[name]) for name in ("readiness", "skill")}
+        return {"theta": self.theta, "plan.state": plain(self.plan), **parts}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,15 +163,19 @@ class Evaluator:
         Sessions side by side; windows with more are walked in rounds.
     steps : int
         T, steps a launch.
+    plan : PlanConfig
+        With the plan head on, conviction scales sizes as it does in collection.
 
     Attributes
     ----------
     params : DeviceBuffer
         Flat parameters of the policy that is judged: copy into it before `record`.
+    gate : Conviction or None
+        Scales sizes; its ``state`` is the readiness that goes with ``params``: copy into it too.
     """
 
     def __init__(self, rt: Runtime, tables: MarketTables, model: ExecutionModel, layout: NetworkLayout, control: Buffer,
-                 environments: int, steps: int) -> None:  # fmt: skip
+                 environments: int, steps: int, plan: PlanConfig) -> None:  # fmt: skip
         self.runtime, self.steps = rt, steps
         self.environment = MarketEnvironment(rt, tables, model, environments, label="evaluation")
         self.policy = Policy(rt, layout, control, environments, label="evaluation.policy")
@@ -146,14 +183,30 @@ class Evaluator:
         self.params = rt.zeros(layout.size, np.float32, "evaluation.params")
         self.state = rt.zeros((environments, tables.padded_width), np.float32, "evaluation.state")
         action = rt.zeros(environments, np.int32, "evaluation.action")
-        plan = rt.plan("evaluate")
+        self.gate: Conviction | None = None
+        if plan.enabled:
+            readiness = rt.zeros(1, abi.dtype("plan_state"), "evaluation.plan_state")
+            self.gate = Conviction(rt, layout, plan, readiness, environments, "evaluation.conviction")
+        step = rt.plan("evaluate")
         reads = [*self.policy.reads(self.params, self.state), *self.environment.reads]
         writes = [*self.policy.writes(action), *self.environment.writes, self.results.buffer, self.state]
-        with plan.child("evaluate", reads=reads, writes=writes) as child:
+        conviction = None if self.gate is None else self.gate.value
+        if self.gate is not None:
+            reads, writes = [*reads, self.gate.state], [*writes, self.gate.value]
+        with step.child("evaluate", reads=reads, writes=writes) as child:
             for _ in range(steps):
                 self.policy.record_act(child, self.params, self.state, action)
-                self.environment.record_step(child, action, None, self.state, self.results)
-        self.graph: StepGraph = plan.build(ungraphed=False)
+                if self.gate is not None:
+                    self.gate.record(child, self.policy.trunk_output, self.params)
+                self.environment.record_step(child, action, None, self.state, self.results, conviction=conviction)
+        self.graph: StepGraph = step.build(ungraphed=False)
+
+    def serve(self, policy: Served) -> None:
+        """The policy that is judged from now on. Synchronizes."""
+        self.params.copy_from(policy.theta)
+        if self.gate is not None:
+            assert policy.plan is not None
+            self.gate.state.copy_from(policy.plan)  # type: ignore[attr-defined]
 
     def record(self, ends: NDArray[np.int32], first: int, stop: int) -> NDArray[Any]:
         """What the policy of `params` did in bars [first, stop): `bar_result` (stop - first,). Synchronizes."""

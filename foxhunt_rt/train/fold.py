@@ -22,7 +22,7 @@ from foxhunt_rt.market.features import Normalizer
 from foxhunt_rt.market.folds import Fold
 from foxhunt_rt.market.walks import Walks, split_window
 from foxhunt_rt.train.collector import bars_of
-from foxhunt_rt.train.evaluate import Judgement, reference_policies
+from foxhunt_rt.train.evaluate import Judgement, Served, reference_policies
 from foxhunt_rt.train.metrics_log import MetricsLog
 from foxhunt_rt.train.progress import Observer, Progress
 from foxhunt_rt.train.support import Support, fit_support
@@ -54,7 +54,7 @@ class FoldReport:
     loss_first: dict[str, float]
     loss_last: dict[str, float]
     test: dict[str, Any]
-    theta: NDArray[np.float32]  # of the best epoch
+    served: Served  # of the best epoch
 
 
 class FoldRun:
@@ -80,7 +80,7 @@ class FoldRun:
         self.epoch = self.step = self.launches = self.steps = 0
         self.normalizer: Normalizer | None = None
         self.support: Support | None = None
-        self.best: tuple[int, Judgement, NDArray[np.float32]] | None = None
+        self.best: tuple[int, Judgement, Served] | None = None
 
     @property
     def number(self) -> int:
@@ -114,7 +114,7 @@ class FoldRun:
         target = world.learner.adam.target.to_numpy()  # type: ignore[attr-defined]
         last = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
         assert self.best is not None
-        best_epoch, _, theta = self.best
+        best_epoch, _, served = self.best
         record = world.learner.last
         assert record is not None
         report = FoldReport(
@@ -122,7 +122,7 @@ class FoldRun:
             bars_seen=len(bars_of(world.ends, *self.fold.train)), steps=self.steps, launches=self.launches,
             alarms={name: int(record[f"alarm_{name}"]) for name in ALARMS},
             loss_first=world.probe.measure(first, target), loss_last=world.probe.measure(last, target),
-            test=self._test(theta), theta=theta,
+            test=self._test(served), served=served,
         )  # fmt: skip
         self.observer.fold_ended(self.number, {"test": report.test, "best_epoch": best_epoch,
                                                "loss_first": report.loss_first, "loss_last": report.loss_last})  # fmt: skip
@@ -210,12 +210,12 @@ class FoldRun:
 
     def _validate(self, epoch: int, records: NDArray[Any]) -> dict[str, Any]:
         world = self.world
-        theta = world.learner.served().to_numpy()
-        world.evaluator.params.copy_from(theta)
+        served = Served.of(world.learner)
+        world.evaluator.serve(served)
         judged = world.evaluator.judge(world.window(*self.fold.validate))
         better = self.best is None or judged.rank > self.best[1].rank
         if better:
-            self.best = (epoch + 1, judged, theta)
+            self.best = (epoch + 1, judged, served)
         about = {
             "epoch": epoch + 1, "steps": len(records), "step_us_median": step_us(records), "best": better,
             "bars_seen": len(bars_of(world.ends, *self.fold.train)),
@@ -232,11 +232,11 @@ class FoldRun:
         self.observer.epoch_ended(self.number, epoch + 1, about)
         return about
 
-    def _test(self, theta: NDArray[np.float32]) -> dict[str, Any]:
+    def _test(self, served: Served) -> dict[str, Any]:
         """The test window, touched here and nowhere else."""
         world = self.world
         window = world.window(*self.fold.test)
-        world.evaluator.params.copy_from(theta)
+        world.evaluator.serve(served)
         judged = world.evaluator.judge(window)
         about = window.slice.describe()
         return {"fold": self.number, "first": about["first"], "last": about["last"], **judged.metrics.to_dict(),

@@ -25,6 +25,7 @@ from foxhunt_rt.graph import Runtime
 from foxhunt_rt.graph.golden import Recorder
 from foxhunt_rt.graph.memory_plan import require_memory
 from foxhunt_rt.train.dataset import DataSet
+from foxhunt_rt.train.evaluate import Served
 from foxhunt_rt.train.fold import FoldReport, FoldRun, step_us
 from foxhunt_rt.train.interrupt import Interrupt
 from foxhunt_rt.train.metrics_log import MetricsLog
@@ -137,12 +138,11 @@ class WalkForward:
                 raise ConfigError(f"there is no fold {number}; give 1 to {count}")
         return list(range(count)) if folds is None else [number - 1 for number in folds]
 
-    def _tensors(self, theta: NDArray[np.float32] | None, fold: FoldRun) -> dict[str, NDArray[Any]]:
-        """Parameters (the given ones as theta), moments, counters and normalizer of a fold."""
+    def _tensors(self, fold: FoldRun) -> dict[str, NDArray[Any]]:
+        """Parameters, moments, counters, readiness and normalizer of a fold."""
         adam, learner = self.world.learner.adam, self.world.learner
         tensors = {name: getattr(adam, name).to_numpy() for name in ("theta", "target", "m", "v")}
-        if theta is not None:
-            tensors["theta"] = theta
+        tensors.update({name: array for name, array in Served.of(learner).tensors().items() if name != "theta"})
         state = learner.state.to_numpy()[0]
         tensors["counters"] = np.array([state[name] for name in state.dtype.names], np.uint64)
         assert fold.normalizer is not None
@@ -166,9 +166,9 @@ class WalkForward:
             return
         facts = self._facts(fold)
         path = self.folder.checkpoint(f"fold{fold.number}")
-        save_checkpoint(path, self._tensors(None, fold), facts, self.config)
+        save_checkpoint(path, self._tensors(fold), facts, self.config)
         path = self.folder.checkpoint(f"fold{fold.number}-best")
-        save_checkpoint(path, {"theta": report.theta, **{k: v for k, v in self._tensors(None, fold).items()
+        save_checkpoint(path, {**report.served.tensors(), **{k: v for k, v in self._tensors(fold).items()
                                                          if k.startswith("normalizer.")}},
                         {**facts, "epoch": report.best_epoch}, self.config)  # fmt: skip
 
@@ -197,7 +197,7 @@ class WalkForward:
             return f"{where}; nothing was saved, the state is lost"
         self._save_progress(reports)
         path = self.folder.checkpoint("interrupted")
-        save_checkpoint(path, self._tensors(None, fold), self._facts(fold), self.config)
+        save_checkpoint(path, self._tensors(fold), self._facts(fold), self.config)
         return f"{where}; parameters and moments saved in {path} (the replay is lost: resuming starts the fold again)"
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children.epoch_stats import statistics_of
+from foxhunt_rt.dqn.children.plan import Conviction, Plan
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import live_allocations
@@ -71,6 +72,8 @@ class World:
         self.replay.set_feature_table(self.tables.features)
         if (sign := mirror_sign(config.market, data.features.directional)) is not None:
             self.replay.set_mirror(sign)
+        if config.plan.enabled:
+            self.replay.track_conviction()
         self.learner = Learner(rt, config, self.tables.state_width, BRANCHES, replay=self.replay)
         layout, control = self.learner.layout, self.learner.control.buffer
         policy = Policy(
@@ -78,13 +81,28 @@ class World:
         )
         augment = augmentation(rt, config.market.environments, config.market, control)
         self.collector = Collector(
-            rt, self.environment, policy, self.learner.adam.theta, self.replay, train.collect_steps, augment
+            rt,
+            self.environment,
+            policy,
+            self.learner.adam.theta,
+            self.replay,
+            train.collect_steps,
+            augment,
+            self._gate(),
         )
         sessions = max(len(session_walks(self.ends, *w)) for fold in self.folds for w in (fold.validate, fold.test))
         self.evaluator = Evaluator(
-            rt, self.tables, model, layout, control, min(sessions, MAX_SESSIONS), train.collect_steps
+            rt, self.tables, model, layout, control, min(sessions, MAX_SESSIONS), train.collect_steps, config.plan
         )
         self.probe = LossProbe(rt, self.learner, train.probe_rows)
+
+    def _gate(self) -> Conviction | None:
+        """What scales the decisions of collection: the plan head as it stands in training."""
+        found = [e.state for e in self.learner.extensions if isinstance(e, Plan)]
+        if not found:
+            return None
+        return Conviction(self.runtime, self.learner.layout, self.config.plan, found[0], self.config.market.environments,
+                          "collect.conviction")  # fmt: skip
 
     def execution_model(self, fold: Fold) -> ExecutionModel:
         """Costs, and the scale of profits in the portfolio features, which is fitted on the training window."""

@@ -644,6 +644,7 @@ CASES: dict[str, Case] = {
     "Replay()": lambda w: lambda: replay.Replay(w.rt, 256, 4),
     "Replay.insert_writes": lambda w: (lambda ring: hooked(ring.insert_writes, w.staging))(w.replay),
     "Replay.insert_reads": lambda w: (lambda ring: hooked(ring.insert_reads, w.staging))(w.replay),
+    "Replay.track_conviction": lambda w: hooked(replay.Replay(w.rt, 256, 4, mode="market", portfolio_dim=1).track_conviction),
     "Replay.set_mirror": lambda w: hooked(
         replay.Replay(w.rt, 256, 4, mode="market", portfolio_dim=1).set_mirror, [-1, 1, 1, -1]
     ),

@@ -57,8 +57,9 @@ def test_rounds_give_the_same_bits_as_all_sessions_at_once(world, runtime):
     records = []
     for environments in (2, 5):
         evaluator = Evaluator(
-            runtime, world.tables, model, world.learner.layout, world.learner.control.buffer, environments, 4
-        )
+            runtime, world.tables, model, world.learner.layout, world.learner.control.buffer, environments, 4,
+            world.config.plan,
+        )  # fmt: skip
         evaluator.params.copy_from(params)
         records.append(evaluator.record(world.ends, first, stop))
         evaluator.close()

@@ -29,13 +29,14 @@ class Plan(Extension):
     Attributes
     ----------
     rows : DeviceBuffer
-        f32 (B, 8): the PLAN_* columns of cuda_src/abi/plan.h, then dloss/dlogit.
+        f32 (B, 9): the PLAN_* columns of cuda_src/abi/plan.h, then dloss/dlogit.
     state : DeviceBuffer
         plan_state[1]: skill and readiness.
     """
 
     name = _NAME
-    metrics = ("plan_loss", "plan_probability", "plan_rate", "plan_held_out", "plan_skill", "plan_readiness")
+    metrics = ("plan_loss", "plan_probability", "plan_rate", "plan_held_out", "plan_skill", "plan_readiness",
+               "plan_conviction")  # fmt: skip
     rows: DeviceBuffer
     state: DeviceBuffer
 
@@ -55,11 +56,13 @@ class Plan(Extension):
         means = rt.zeros(abi.constant("PLAN_MEANS"), np.float32, "plan.means")
         weight, bias, metrics = group.theta("weight"), group.theta("bias"), step.metrics_of(self)
         with step.child("post_aux.plan", after="ddqn",
-                        reads=[x, weight, bias, drawn.index, replay.rows, replay.ring, step.step],
+                        reads=[x, weight, bias, drawn.index, replay.rows, replay.ring, step.step,
+                               *([replay.conviction] if replay.conviction is not None else [])],
                         writes=[self.rows, means, *group.gradient, self.state, metrics]) as child:  # fmt: skip
             child.launch("plan_rows", (rows,), (_THREADS,), dict(
                 x=x, w=weight, bias=bias, index=drawn.index, ring_rows=replay.rows, ring=replay.ring, step=step.step,
-                rows=self.rows, holdout=config.holdout, block_bars=config.block_bars if replay.mode == "market" else 0,
+                conviction=replay.conviction, rows=self.rows, holdout=config.holdout,
+                block_bars=config.block_bars if replay.mode == "market" else 0,
                 length=config.length, B=rows, Hp=width, capacity=replay.capacity))  # fmt: skip
             record_head_gradient(child, step, group, self.rows, means, outputs=1)
             child.launch("plan_update", (1,), (32,), dict(means=means, state=self.state, metrics=metrics,

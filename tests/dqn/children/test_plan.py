@@ -37,7 +37,7 @@ def held_out(seed: int, key: int, share: float) -> bool:
 
 def columns(of: Learner) -> dict[str, F64]:
     table = extension(of, Plan).rows.to_numpy().astype(np.float64)
-    names = ("loss", "probability", "label", "trained", "error", "held_label", "held", "gradient")
+    names = ("loss", "probability", "label", "trained", "error", "held_label", "held", "conviction", "gradient")
     return {name: table[:, i] for i, name in enumerate(names)}
 
 
@@ -166,7 +166,7 @@ def update(
     means[abi.constant("PLAN_HELD_LABEL")] = held * rate
     means[abi.constant("PLAN_ERROR")] = held * (rate * (1 - probability) ** 2 + (1 - rate) * probability**2)
     buffer, given = runtime.array(state, "state"), runtime.array(means, "means")
-    metrics = runtime.zeros(6, np.float32, "metrics")
+    metrics = runtime.zeros(7, np.float32, "metrics")
     runtime.ungraphed("test").launch("plan_update", (1,), (32,), dict(means=given, state=buffer, metrics=metrics, rate=0.1,
                                                                       ready_steps=m))  # fmt: skip
     found = buffer.to_numpy()
