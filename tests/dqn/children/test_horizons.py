@@ -326,3 +326,15 @@ def test_sizes_that_cannot_work_are_refused(runtime: Runtime) -> None:
     with pytest.raises(ReplayError, match="60 steps ahead in 5 environments span 300 rows, the ring holds 256.*raise"):
         Agent(2, [2], Config().with_set(["horizons.enabled=true", "replay.batch=8", "replay.capacity=256",
                                          "network.hidden=4"]), runtime, environments=5)  # fmt: skip
+
+
+def test_four_ways_give_the_same_bits(runtime: Runtime) -> None:
+    made = learner(runtime, (*ON, "train.steps_per_launch=3"))
+    planted(made)
+    made.step()
+    made.drain()
+    result = made.graph.verify(steps=5)
+    assert result.bitwise_equal and len(result.modes) == 4, str(result)
+    planted_at = made.graph.verify(steps=2, plant="post_aux.horizons")
+    assert not planted_at.bitwise_equal and planted_at.child == "post_aux.horizons"
+    made.close()

@@ -333,3 +333,15 @@ def test_sizes_that_cannot_work_are_refused() -> None:
         Config().with_set(["plan.block_bars=10"])
     with pytest.raises(ConfigError, match=r"train\.embargo = 19 .* 20"):
         Config().with_set(["plan.enabled=true", "train.embargo=19"])
+
+
+def test_four_ways_give_the_same_bits(runtime: Runtime) -> None:
+    made = learner(runtime, (*ON, "train.steps_per_launch=3"))
+    earned(made)
+    made.step()
+    made.drain()
+    result = made.graph.verify(steps=5)
+    assert result.bitwise_equal and len(result.modes) == 4, str(result)
+    planted_at = made.graph.verify(steps=2, plant="post_aux.plan")
+    assert not planted_at.bitwise_equal and planted_at.child == "post_aux.plan"
+    made.close()
