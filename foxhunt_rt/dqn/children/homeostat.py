@@ -1,8 +1,8 @@
 """homeostat: a regulator between epochs that keeps atom use, entropy, gradient norm and weight norm in their ranges by nudging
 loss weights, and a bounded loss term for the entropy (docs/step/epoch.md).
 
-The decisions are the host's. In the step, and only with ``homeostat.loss_weight`` above 0, the child aux.homeostat: 1.
-`entropy_gradient`, a block a row; 2. `aux_blend`: within its share of the gradient budget onto dlogits.
+The decisions are the host's. In the step, and only with ``homeostat.loss_weight`` above 0: aux.entropy, beside ddqn,
+`entropy_gradient`, a block a row; then aux.homeostat, `aux_blend`: within its share of the gradient budget onto dlogits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from foxhunt_rt.dqn.children.forward import ONLINE
 from foxhunt_rt.dqn.extension import Extension, ExtensionError, StepView
 from foxhunt_rt.driver import Buffer, DeviceBuffer
 from foxhunt_rt.kernels import abi
+
+_MOST_WARPS = 16  # a warp a branch for the entropies, then one a row of the head's output
 
 
 def violation(x: float, bounds: tuple[float, ...]) -> float:
@@ -67,13 +69,16 @@ class Homeostat(Extension):
         logits = step.forward.logits
         online: Buffer = logits[ONLINE : ONLINE + 1].view(logits.shape[1:])[: shape.batch]
         k, n = len(shape.branches), shape.atoms
-        with step.child("aux.homeostat", after="ddqn", reads=[online, step.batch.action, self.weight, step.step],
-                        writes=[part, rows, step.dlogits, step.metrics_of(self)]) as child:  # fmt: skip
-            child.launch("entropy_gradient", (shape.batch,), (32 * k,), shared=4 * (2 * k * n + 2 * k), args=dict(
+        with step.child("aux.entropy", after="ddqn", reads=[online, step.batch.action, self.weight],
+                        writes=[part, rows]) as child:  # fmt: skip
+            threads = 32 * min(1 + shape.actions, _MOST_WARPS)
+            child.launch("entropy_gradient", (shape.batch,), (threads,), shared=4 * (2 * k * n + 2 * k), args=dict(
                 logits=online, action=step.batch.action, weight=self.weight, part=part, rows=rows,
                 branch_sizes=shape.packed_branches, low=options.entropy[0], high=options.entropy[1],
                 branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, B=shape.batch, K=k, S=shape.actions, N=n,
                 Np=shape.head_padded))  # fmt: skip
+        with step.child("aux.homeostat", after="ddqn", reads=[part, rows, step.step],
+                        writes=[step.dlogits, step.metrics_of(self)]) as child:  # fmt: skip
             record_blend(child, step, self, part, rows, options.budget_share)
 
     def _norm(self) -> float:

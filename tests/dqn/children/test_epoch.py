@@ -495,8 +495,8 @@ def test_off_they_add_nothing_and_on_what_is_said(runtime: Runtime) -> None:
     between = harness.footprint(runtime, (*GAMMA, "loss.grad_budget=0.5"))
     assert (between.nodes, between.order, between.bytes) == (core.nodes, core.order, core.bytes)
     on = harness.footprint(runtime, HOMEOSTAT)
-    assert on.nodes == core.nodes + 2 and on.children - core.children == {"aux.homeostat"}
+    assert on.nodes == core.nodes + 2 and on.children - core.children == {"aux.entropy", "aux.homeostat"}
     order = list(on.order)
-    assert order.index("ddqn") < order.index("aux.homeostat") < order.index("adam_grad")
+    assert order.index("ddqn") < order.index("aux.entropy") < order.index("aux.homeostat") < order.index("adam_grad")
     silent = harness.footprint(runtime, (*HOMEOSTAT, "homeostat.loss_weight=0"))
     assert (silent.nodes, silent.order) == (core.nodes, core.order)
