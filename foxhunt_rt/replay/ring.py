@@ -235,7 +235,7 @@ class Replay:
         if self._insert_launched or self._sampled or self.conviction is not None:
             raise ReplayError("rows have a conviction from the first insert on; call track_conviction once, before anything is "
                               "inserted, drawn or recorded")  # fmt: skip
-        self.conviction = self.runtime.array(np.ones(self.capacity, np.float32), "replay.conviction")
+        self.conviction = self.runtime.zeros(self.capacity, np.float32, "replay.conviction")
 
     # ---------------------------------------------------------------- moments of the returns
 

@@ -13,11 +13,12 @@ import pytest
 
 from foxhunt_rt import Runtime
 from foxhunt_rt.config import Config, ConfigError
-from foxhunt_rt.dqn import Learner
+from foxhunt_rt.dqn import Agent, Learner
 from foxhunt_rt.dqn.children.plan import Conviction, Plan
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Replay
 from tests.dqn import oracle
+from tests.dqn.agent_harness import CONFIG, ENVIRONMENTS, STATE, World, fill
 from tests.dqn.children.test_horizons import expected_labels
 from tests.dqn.children.test_post_aux import learner_of, trunk
 from tests.dqn.feature_harness import check_reset, check_resume, extension, footprint, learner
@@ -326,6 +327,24 @@ def test_resume_and_reset(runtime: Runtime) -> None:
     made.reset(1)
     assert not extension(made, Plan).state.to_numpy().tobytes().strip(b"\0"), "a fold begins without readiness"
     made.close()
+
+
+def test_an_agent_has_both_heads_and_scales_nothing(runtime: Runtime) -> None:
+    """Vector mode: labels from the rewards observed, an environment absent now and then; a readiness changes no return."""
+    settings = CONFIG.with_set(["horizons.enabled=true", "horizons.lengths=1,4", "plan.enabled=true", "plan.length=2"])
+    found = []
+    for readiness in (0.0, 1.0):
+        with Agent(STATE, [3], settings, runtime, environments=ENVIRONMENTS) as agent:
+            state = np.zeros(1, abi.dtype("plan_state"))
+            state["readiness"] = readiness
+            extension(agent.learner, Plan).state.copy_from(state)
+            fill(agent, World())
+            agent.step()
+            record = agent.learner.drain()[-1]
+            assert record["plan_conviction"] == 1.0 and 0.0 < record["horizons_valid"] < 1.0
+            assert record["plan_held_out"] >= 0.0 and np.isfinite([record["plan_loss"], record["horizons_loss"]]).all()
+            found.append(agent.learner.batch.ret.to_numpy().tobytes())  # type: ignore[attr-defined]
+    assert found[0] == found[1]
 
 
 def test_sizes_that_cannot_work_are_refused() -> None:
