@@ -33,6 +33,7 @@ __all__ = [
     "CausalConfig",
     "CounterfactualConfig",
     "CqlConfig",
+    "DepthConfig",
     "EpochConfig",
     "FeatureConfig",
     "GuardConfig",
@@ -66,6 +67,9 @@ class NetworkConfig(Section):
     section = "network"
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers, input side first", low=1, high=65536)
     atoms: int = option(51, "points of the return support (C51, Bellemare 2017)", low=2, high=256)
+    residual: bool = option(
+        False, "each hidden layer behind the first is a block x + relu(x W + b) (He 2016); of equal widths"
+    )
     precision: str = option("fp32", "arithmetic of the matrix products", choices=("fp32", "tf32", "bf16"))
     choices: str = option(
         "", "measured products to keep to: a run folder, checkpoint or golden replay; fresh: measure anew"
@@ -74,6 +78,10 @@ class NetworkConfig(Section):
     def check(self) -> None:
         if not 1 <= len(self.hidden) <= 8:
             raise ConfigError(f"network.hidden has {len(self.hidden)} layers; give 1 to 8 widths")
+        if self.residual and (len(self.hidden) < 2 or len(set(self.hidden)) > 1):
+            raise ConfigError(
+                f"network.residual with network.hidden = {', '.join(map(str, self.hidden))}; give two or more equal widths"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +148,18 @@ class SpectralConfig(Section):
     section = "spectral"
     enabled: bool = option(False, "one power iteration and a projection each step")
     sigma_max: float = option(3.0, "the bound; a trunk starts at 1 to 2", above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthConfig(Section):
+    """Stochastic depth (Huang 2016): docs/step/stochastic_depth.md."""
+
+    section = "depth"
+    enabled: bool = option(False, "leave residual blocks out of rows by chance, in training alone")
+    # The paper's 0.5 is for 54 blocks and more; of one or two it would take half the trunk.
+    drop: float = option(
+        0.2, "chance that the last block is left out of a row; it falls linearly towards the first", low=0.0, below=1.0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -556,6 +576,7 @@ class Config:
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
     popart: PopArtConfig = dataclasses.field(default_factory=PopArtConfig)
     spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
+    depth: DepthConfig = dataclasses.field(default_factory=DepthConfig)
     vaccine: VaccineConfig = dataclasses.field(default_factory=VaccineConfig)
     causal: CausalConfig = dataclasses.field(default_factory=CausalConfig)
     prune: PruneConfig = dataclasses.field(default_factory=PruneConfig)
@@ -625,19 +646,18 @@ class Config:
         return typing.cast(Config, merged(self, values, ""))
 
     def with_set(self, assignments: Iterable[str]) -> Config:
-        """A copy with `section.key=value` assignments applied in order; lists are written `64,64`."""
-        result = self
+        """A copy with `section.key=value` assignments, of equal keys the last; lists are written `64,64`."""
+        values: dict[str, Any] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals or "." not in key:
                 raise ConfigError(f"cannot read {assignment!r}; write section.key=value, for example optim.lr=3e-4")
             path = [part.strip() for part in key.split(".")]
-            kind = kind_of(result, path)
-            value: Any = parse(".".join(path), kind, text.strip())
-            for part in reversed(path):
-                value = {part: value}
-            result = result.merged(value)
-        return result
+            table = values
+            for part in path[:-1]:
+                table = table.setdefault(part, {})
+            table[path[-1]] = parse(".".join(path), kind_of(self, path), text.strip())
+        return self.merged(values)
 
     @staticmethod
     def load(path: str | Path, base: Config | None = None) -> Config:
@@ -686,6 +706,8 @@ class Config:
         if bounds.enabled and not bounds.low <= self.loss.gamma <= bounds.high:
             raise ConfigError(f"loss.gamma = {self.loss.gamma:g} is outside adaptive_gamma.low to high, {bounds.low:g} to "
                               f"{bounds.high:g}; change one")  # fmt: skip
+        if self.depth.enabled and not self.network.residual:
+            raise ConfigError("depth.enabled without residual blocks to leave out; set network.residual=true")
 
 
 _SMOKE: dict[str, Any] = {
@@ -709,7 +731,10 @@ _PROFILES: dict[str, dict[str, Any]] = {
     # smoke with every feature of the step on, and of what collection adds
     "full": _SMOKE
     | {name: {"enabled": True} for name in _FEATURES}
-    | {"market": {"counterfactual": {"enabled": True}, "mirror": {"enabled": True}}},
+    | {
+        "market": {"counterfactual": {"enabled": True}, "mirror": {"enabled": True}},
+        "network": {**_SMOKE["network"], "residual": True},
+    },
     "production": {
         "network": {"hidden": (512, 512, 256), "precision": "tf32"},
         "replay": {"capacity": 1 << 22, "batch": 4096},

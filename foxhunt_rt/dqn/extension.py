@@ -184,6 +184,8 @@ class StepView:
         control_block[1], guard_block[1].
     forward : ForwardBuffers
         Hidden activations and logits of the three passes, of R rows: M, then those that were appended without a loss.
+    depth : Buffer or None
+        f32 (blocks, R), factors on residual blocks in the pass on s; None: stochastic depth is off.
     ddqn : DdqnBuffers
     adam : AdamBuffers
         Parameters, target, moments.
@@ -209,6 +211,7 @@ class StepView:
     control: Buffer
     guard: Buffer
     forward: ForwardBuffers
+    depth: Buffer | None
     ddqn: DdqnBuffers
     adam: AdamBuffers
     grad: AdamGradBuffers

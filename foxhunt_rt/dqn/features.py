@@ -20,10 +20,13 @@ from foxhunt_rt.dqn.children import (
     iqn,
     perturb,
     plan,
+    iqn,
+    perturb,
     popart,
     post_aux,
     prune,
     spectral,
+    stochastic_depth,
     vaccine,
 )
 from foxhunt_rt.dqn.extension import Extension
@@ -36,6 +39,7 @@ CHILDREN = ("counters", "per_sample", "popart", "spectral", "forward", "ddqn", "
 FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("popart", popart.PopArt),
     ("spectral", spectral.Spectral),
+    ("depth", stochastic_depth.StochasticDepth),
     ("causal", causal.Causal),
     ("cql", aux.Cql),
     ("iql", aux.Iql),

@@ -151,11 +151,12 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class Layer:
-    """One linear layer: y = x W + b, then ReLU when ``relu``."""
+    """One linear layer: y = x W + b, then ReLU when ``relu``; as a residual block y = x + relu(x W + b)."""
 
     weight: Segment
     bias: Segment
     relu: bool
+    residual: bool = False  # y = x + scale * relu(x W + b)
 
     @property
     def k(self) -> int:
@@ -196,11 +197,13 @@ class NetworkLayout:
         Parameters beside the network's.
     blocks : tuple of InputBlock
         What stands between the states and the trunk, in this order; each has a group of its name (dqn/blocks.py).
+    residual : bool
+        Every layer of the trunk behind the first is a residual block (He 2016): they are of one width.
 
     Raises
     ------
     LayoutError
-        A size is below 1, there is no trunk layer or no branch, or two groups share a name.
+        A size is below 1, there is no trunk layer or no branch, two groups share a name, or residual blocks differ in width.
     """
 
     state_dim: int
@@ -209,8 +212,11 @@ class NetworkLayout:
     atoms: int
     groups: tuple[ParameterGroup, ...] = ()
     blocks: tuple[InputBlock, ...] = ()
+    residual: bool = False
 
     def __post_init__(self) -> None:
+        if self.residual and (len(set(self.hidden)) > 1 or len(self.hidden) < 2):
+            raise LayoutError(f"residual blocks in a trunk of widths {self.hidden}: give at least two equal widths")
         names = [group.name for group in self.groups]
         if missing := [block.name for block in self.blocks if block.name not in names]:
             raise LayoutError(f"block {missing[0]} has no parameters: give a parameter group of its name")
@@ -272,11 +278,17 @@ class NetworkLayout:
                     Segment(f"{name}.weight", weight_at, (k, n), (kp, padded(n)), weight, decayed=True),
                     Segment(f"{name}.bias", bias_at, (n,), (padded(n),), bias, decayed=False),
                     relu=not is_head,
+                    residual=self.residual and 0 < i < len(self.hidden),
                 )
             )
             weight_at += kp * padded(n)
             bias_at += padded(n)
         return tuple(layers)
+
+    @property
+    def residual_blocks(self) -> int:
+        """Residual blocks: layers 1 to this of the trunk."""
+        return sum(layer.residual for layer in self.layers)
 
     def _head_parts(self) -> tuple[tuple[str, str, int, int], ...]:
         parts, column = [("value", "value", 0, self.atoms)], self.atoms

@@ -96,7 +96,9 @@ class Learner:
         extensions = (*features(config), *extensions)
         check_announced(extensions)
         self.extensions: tuple[Extension, ...] = ()  # none to reset yet
-        self.layout = NetworkLayout(state_dim, config.network.hidden, tuple(branches), n)
+        self.layout = NetworkLayout(
+            state_dim, config.network.hidden, tuple(branches), n, residual=config.network.residual
+        )
         self.layout = dataclasses.replace(
             self.layout, groups=tuple(g for e in extensions for g in e.parameters(self.layout)),
             blocks=tuple(block for e in extensions if (block := e.block(config)) is not None),
@@ -119,6 +121,9 @@ class Learner:
         self.shaped_ret: Buffer = rt.zeros(self.batch.size, np.float32, "horizons.ret") if shaping else self.ret
         self.products = choose(rt, self.layout, r, config.network.precision, table_of(config.network.choices))
         self.forward = forward.ForwardBuffers.create(rt, self.layout, r, self.products)
+        self.depth = (
+            rt.zeros((self.layout.residual_blocks, r), np.float32, "depth.scale") if config.depth.enabled else None
+        )
         self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
                                             keep_target=keep_target, rows=r)  # fmt: skip
         self.total = rt.zeros((1 if drawn == b else 2, self.shape.stats_width), np.float32, "statistics")
@@ -195,8 +200,8 @@ class Learner:
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
             step=self.step_block, state=self.state, settings=self.control, control=self.control.buffer, guard=self.guard,
-            forward=self.forward, ddqn=self.ddqn, adam=self.adam, grad=self.grad, groups=self.groups, blocks=self.blocks,
-            metrics=slots, metric_rows=rows, trunk_gradients=gradients,
+            forward=self.forward, depth=self.depth, ddqn=self.ddqn, adam=self.adam, grad=self.grad,
+            groups=self.groups, blocks=self.blocks, metrics=slots, metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip
 
     @property

@@ -29,9 +29,9 @@ __all__ = ["check_state", "config_of", "read_state", "write_state"]
 _REPLAY = "replay."
 
 #: Options that are built into graphs and buffers; all others follow the checkpoint.
-_BUILT_IN = ("network.hidden", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction",
+_BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction",
              "popart.enabled", "popart.min_count", "popart.max_change",
-             "spectral.enabled", "spectral.sigma_max",
+             "spectral.enabled", "spectral.sigma_max", "depth.enabled", "depth.drop",
              "vaccine.enabled", "vaccine.period", "vaccine.rate", "vaccine.target_max",
              "causal.enabled", "causal.period", "causal.groups", "causal.rows", "causal.reference", "causal.rate",
              "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",

@@ -72,6 +72,7 @@ class Settings:
     reduction: str = "mean"
     blocks: tuple[Callable[[Tensors, Any, Any], Any], ...] = ()
     """In front of the trunk: each makes (B, S) of the parameters, the windows (states, length), and the state so far."""
+    residual: bool = False  # layers of the trunk behind the first are blocks x + f(x)
 
     @property
     def z(self) -> F64:
@@ -107,13 +108,15 @@ def trunk_input(params: Tensors, x: Any, settings: Settings) -> Any:
     return state
 
 
-def forward(params: Tensors, x: Any, settings: Settings, xp: Any = jnp) -> list[Any]:
-    """Logits per branch, (B, n_b, N): linear + ReLU trunk, dueling heads. `xp` is JAX's NumPy or NumPy."""
+def forward(params: Tensors, x: Any, settings: Settings, xp: Any = jnp, depth: F64 | None = None) -> list[Any]:
+    """Logits per branch, (B, n_b, N): linear + ReLU trunk, dueling heads. `xp` is JAX's NumPy or NumPy; ``depth`` (blocks, B):
+    factors on the residual blocks of each row."""
     layers = sorted({name.rsplit(".", 1)[0] for name in params if name.startswith("trunk")}, key=lambda s: int(s[6:]))
     x = trunk_input(params, x, settings)
-    for layer in layers:
-        x = x @ params[f"{layer}.weight"] + params[f"{layer}.bias"]
-        x = xp.where(x > 0.0, x, 0.0)
+    for i, layer in enumerate(layers):
+        f = x @ params[f"{layer}.weight"] + params[f"{layer}.bias"]
+        f = xp.where(f > 0.0, f, 0.0)
+        x = x + _factor(depth, i) * f if settings.residual and i else f
     value = (x @ params["value.weight"] + params["value.bias"])[:, None, :]
     out = []
     for b, n in enumerate(settings.branches):
@@ -122,15 +125,21 @@ def forward(params: Tensors, x: Any, settings: Settings, xp: Any = jnp) -> list[
     return out
 
 
+def _factor(depth: F64 | None, layer: int) -> Any:
+    """(B, 1) factors on the block that is a layer of the trunk."""
+    return 1.0 if depth is None else depth[layer - 1][:, None]
+
+
 def choices(action: npt.NDArray[np.int32], branches: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """(B, K) from the mixed radix, branch 0 slowest."""
     return np.stack(np.unravel_index(action, branches), axis=1)
 
 
-def taken_logits(params: Tensors, state: Any, taken: Any, settings: Settings) -> Any:
+def taken_logits(params: Tensors, state: Any, taken: Any, settings: Settings, depth: F64 | None = None) -> Any:
     """(B, K, N) logits of one action per branch."""
     rows = jnp.arange(len(taken))
-    return jnp.stack([x[rows, taken[:, b]] for b, x in enumerate(forward(params, state, settings))], axis=1)
+    branches = forward(params, state, settings, depth=depth)
+    return jnp.stack([x[rows, taken[:, b]] for b, x in enumerate(branches)], axis=1)
 
 
 def project(p_next: Any, ret: Any, discount: Any, z: Any) -> Any:
@@ -168,8 +177,9 @@ class Result:
 
 
 def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDArray[np.int32],
-         settings: Settings) -> Result:  # fmt: skip
-    """Loss, |delta| and the gradient by the online parameters."""
+         settings: Settings, depth: F64 | None = None) -> Result:  # fmt: skip
+    """Loss, |delta| and the gradient by the online parameters. ``depth`` (blocks, B): factors on residual blocks, in the online
+    pass on s alone."""
     params, target_params = _f64(params), _f64(target_params)
     taken = choices(batch.action, settings.branches)
     z = settings.z
@@ -180,7 +190,7 @@ def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDAr
                    weight: Any) -> dict[str, Any]:  # fmt: skip
         p_next = jax.nn.softmax(taken_logits(target_params, next_state, a_star, settings), axis=-1)
         target = jax.lax.stop_gradient(project(p_next, ret, discount, z))
-        logits = taken_logits(params, state, taken, settings)
+        logits = taken_logits(params, state, taken, settings, depth)
         norms = [
             jnp.linalg.norm(jax.grad(lambda x, i=i: parts(x, target, weight, settings)[i])(logits)) for i in (0, 1)
         ]
@@ -188,7 +198,7 @@ def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDAr
                   for limit, norm in zip(limits, norms, strict=True)]  # fmt: skip
 
         def total(p: Tensors) -> Any:
-            ce, mse = parts(taken_logits(p, state, taken, settings), target, weight, settings)
+            ce, mse = parts(taken_logits(p, state, taken, settings, depth), target, weight, settings)
             return scales[0] * ce + scales[1] * mse
 
         return {"target": target, "p": jax.nn.softmax(logits, axis=-1), "log_p": jax.nn.log_softmax(logits, axis=-1),
@@ -202,7 +212,7 @@ def loss(params: Tensors, target_params: Tensors, batch: Batch, a_star: npt.NDAr
     smooth = (1.0 - settings.smoothing) * out["target"] + settings.smoothing / settings.atoms
     size = _terms(out["p"], smooth, q, y, batch.weight, scales, settings)
     state = np.asarray(trunk_input(params, batch.state, settings))
-    magnitude, by_input = _magnitude(params, state, taken, size, settings)
+    magnitude, by_input = _magnitude(params, state, taken, size, settings, depth)
     return Result(float(out["loss"]), float(-(smooth * out["log_p"]).sum(-1).mean()), float(((q - y) ** 2).mean()),
                   np.abs(q - y).mean(-1), out["target"], q, scales, out["gradient"], magnitude, by_input)  # fmt: skip
 
@@ -217,14 +227,17 @@ def _terms(p: F64, smooth: F64, q: F64, y: F64, weight: F64, scales: tuple[float
 
 
 def _magnitude(params: Tensors, state: F64, taken: npt.NDArray[np.int64], size: F64,
-               s: Settings) -> tuple[dict[str, F64], F64]:  # fmt: skip
+               s: Settings, depth: F64 | None) -> tuple[dict[str, F64], F64]:  # fmt: skip
     """Walks the network back with absolute values: what each gradient element's terms add up to without cancellation; the
     same of the gradient by the trunk's input."""
     layers = sorted({n.rsplit(".", 1)[0] for n in params if n.startswith("trunk")}, key=lambda t: int(t[6:]))
     p = {name: np.asarray(value) for name, value in params.items()}
-    kept = [state]
-    for layer in layers:
-        kept.append(np.maximum(kept[-1] @ p[f"{layer}.weight"] + p[f"{layer}.bias"], 0.0))
+    kept, slope = [state], []
+    for i, layer in enumerate(layers):
+        f = np.maximum(kept[-1] @ p[f"{layer}.weight"] + p[f"{layer}.bias"], 0.0)
+        block = s.residual and i > 0
+        slope.append((f > 0.0) * (_factor(depth, i) if block else 1.0))
+        kept.append(kept[-1] + _factor(depth, i) * f if block else f)
     out, dx = {}, np.zeros_like(kept[-1])
     for b, n in enumerate(s.branches):
         one_hot = np.eye(n)[taken[:, b]]
@@ -235,9 +248,9 @@ def _magnitude(params: Tensors, state: F64, taken: npt.NDArray[np.int64], size: 
     out["value.weight"], out["value.bias"] = np.abs(kept[-1]).T @ d, d.sum(0)
     dx += d @ np.abs(p["value.weight"]).T
     for i in reversed(range(len(layers))):
-        d = dx * (kept[i + 1] > 0.0)
+        d = dx * slope[i]
         out[f"{layers[i]}.weight"], out[f"{layers[i]}.bias"] = np.abs(kept[i]).T @ d, d.sum(0)
-        dx = d @ np.abs(p[f"{layers[i]}.weight"]).T
+        dx = d @ np.abs(p[f"{layers[i]}.weight"]).T + (dx if s.residual and i > 0 else 0.0)
     return out, dx
 
 

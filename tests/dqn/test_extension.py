@@ -98,7 +98,7 @@ def _of_network(taken: Taken, network: NetworkLayout, theta: Any, target: Any) -
 
     class Seen:
         layout = network
-        batch, ddqn, config = taken.learner.batch, taken.learner.ddqn, taken.learner.config
+        batch, ddqn, config, depth = taken.learner.batch, taken.learner.ddqn, taken.learner.config, taken.learner.depth
 
     return Taken(taken.case, Seen(), taken.rows, {**taken.before, "theta": theta, "target": target}, taken.record)  # type: ignore[arg-type]
 

@@ -64,6 +64,11 @@ CASES = [
     Case("only expected value", 12, (24,), (9,), 65, 40, ("loss.v_min=-0.5", "loss.v_max=0.5"), alpha_c51=0.0),
     Case("chunked statistics", 9, (16,), (3,), 19, 300, environments=20,
          inserts=20),
+    Case("residual blocks", 11, (19, 19, 19), (3, 2), 11, 37, ("network.residual=true",)),
+    Case("stochastic depth", 9, (23, 23, 23, 23), (4, 2), 13, 41,
+         ("network.residual=true", "depth.enabled=true", "depth.drop=0.5", "loss.grad_budget=0.02")),
+    Case("stochastic depth, split rows", 9, (16, 16), (3,), 19, 259,
+         ("network.residual=true", "depth.enabled=true", "depth.drop=0.7"), environments=20, inserts=20),
 ]  # fmt: skip
 
 
@@ -147,7 +152,8 @@ def settings_of(taken: Taken) -> oracle.Settings:
     loss = taken.learner.config.loss
     f32 = lambda x: float(np.float32(x))  # noqa: E731  the device holds settings in f32
     return oracle.Settings(taken.case.branches, taken.case.atoms, f32(loss.v_min), f32(loss.v_max), f32(taken.case.alpha_c51),
-                           f32(loss.label_smoothing), f32(loss.grad_budget), loss.branch_reduction)  # fmt: skip
+                           f32(loss.label_smoothing), f32(loss.grad_budget), loss.branch_reduction,
+                           taken.learner.config.network.residual)  # fmt: skip
 
 
 def batch_of(taken: Taken) -> oracle.Batch:
@@ -163,9 +169,10 @@ def batch_of(taken: Taken) -> oracle.Batch:
 
 
 def reference(taken: Taken) -> oracle.Result:
-    layout = taken.learner.layout
+    layout, depth = taken.learner.layout, taken.learner.depth
+    factors = None if depth is None else depth.to_numpy().astype(np.float64)
     return oracle.loss(layout.unpack(taken.before["theta"]), layout.unpack(taken.before["target"]), batch_of(taken),
-                       taken.learner.ddqn.next_action.to_numpy(), settings_of(taken))  # fmt: skip
+                       taken.learner.ddqn.next_action.to_numpy(), settings_of(taken), factors)  # fmt: skip
 
 
 def check_gradient(taken: Taken, expected: oracle.Result, flat: npt.NDArray[np.float32]) -> list[str]:

@@ -51,7 +51,14 @@ print(json.dumps(found))
 
 #: Each feature of the step on. The core runs alone too: prune and vaccine write some of its sums anew.
 FEATURES = [f"{name}.enabled=true" for name, _ in features.FEATURES]
-OFTEN = ["spectral.sigma_max=0.5", "vaccine.period=2", "causal.period=2", "popart.min_count=2"]
+OFTEN = [
+    "network.residual=true",
+    "network.hidden=16,16",
+    "spectral.sigma_max=0.5",
+    "vaccine.period=2",
+    "causal.period=2",
+    "popart.min_count=2",
+]
 
 
 def digests(options: str, settings: Sequence[str]) -> dict[str, Any]:

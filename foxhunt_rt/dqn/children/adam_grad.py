@@ -3,6 +3,10 @@
 By the package's kernel one launch per layer, heads first: it makes dW, db and dX together, since all three need only dY. A batch
 of 256 rows and more is split, so that the row sums spread over the device. By cuBLASLt two products a layer, and `gradient_rows`
 between them: the derivative of ReLU and the column sums for db. One last launch, `grad_reduce`, adds what was split.
+
+A residual block x + scale f(x) takes one more launch, `residual_gradient`: the gradient e by its output goes on to its input as
+it is (`carry`), and scale * e through f. In linear_backward e is one more gradient that is added to dX. That the kernel zeroes
+it where x is not above 0 loses nothing: x is a sum of outputs of ReLUs, so where it is 0 all of them are, and none lets it pass.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from foxhunt_rt.dqn.children.forward import region, round_mantissa, threads
+from foxhunt_rt.dqn.children.forward import depth_of, region, round_mantissa, threads
 from foxhunt_rt.dqn.children.products import NetworkProducts, input_gradient_spec, weight_gradient_spec
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout
@@ -34,6 +38,8 @@ class AdamGradInputs:
     dlogits: Buffer  # f32 (B, Np) gradient of the loss by the head product's output, pads zero
     kept: tuple[Buffer, ...]  # (B, Kp) each layer's input: ForwardBuffers.kept(state)
     trunk_more: Buffer | None = None  # f32 (heads, B, Kp) gradients of other heads by the trunk's output; None: none
+    inner: tuple[Buffer | None, ...] = ()  # (B, Np) by trunk layer: ForwardBuffers.inner
+    depth: Buffer | None = None  # f32 (blocks, B) factors on residual blocks; None: 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class AdamGradBuffers:
     runs: Buffer | None = None  # grad_run (n,): which partial gradients grad_reduce adds; None where there is none
     parts: tuple[Part, ...] = ()  # by layer
     dinput: Buffer | None = None  # f32 (B, Sp) gradient by the trunk's input; None: no block stands before the trunk
+    carry: tuple[Buffer | None, ...] = ()  # f32 (B, Np) by trunk layer: gradient of a residual block's output
 
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout, batch: int,
@@ -86,6 +93,10 @@ class AdamGradBuffers:
             rt.array(_runs(layout, parts), "adam_grad.runs") if reduced else None,
             parts,
             rt.zeros((batch, layout.state_padded), np.float32, "adam_grad.dinput") if layout.blocks else None,
+            tuple(
+                rt.zeros((batch, layer.n_padded), np.float32, f"adam_grad.carry.{i}") if layer.residual else None
+                for i, layer in enumerate(layout.layers[:-1])
+            ),
         )
 
 
@@ -100,12 +111,12 @@ def sum_splits(batch: int) -> int:
 
 
 def reads(layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffers) -> list[Buffer]:
-    optional = [b for b in (inputs.trunk_more, buffers.runs) if b is not None]
+    optional = [b for b in (inputs.trunk_more, buffers.runs, inputs.depth, *inputs.inner) if b is not None]
     return [inputs.theta[: layout.network_size], inputs.dlogits, *inputs.kept, *optional]
 
 
 def writes(layout: NetworkLayout, buffers: AdamGradBuffers) -> list[Buffer]:
-    optional = [b for b in (buffers.partial, buffers.dlogits, buffers.dinput) if b is not None]
+    optional = [b for b in (buffers.partial, buffers.dlogits, buffers.dinput, *buffers.carry) if b is not None]
     return [*buffers.dhidden, buffers.grad[: layout.network_size], *optional,
             buffers.norm_part[: buffers.network_parts]]  # fmt: skip
 
@@ -123,22 +134,32 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
     for i in reversed(range(len(layers))):
         layer = layers[i]
         below = gradients[i - 1] if i else buffers.dinput
+        carry = buffers.carry[i - 1] if buffers.carry and i else None  # of the layer below, where that is a block
         more = inputs.trunk_more if i == len(layers) - 1 else None
+        if layer.residual:
+            past = buffers.carry[i]
+            assert past is not None
+            more = past.view((1, *past.shape))
         w, to = inputs.theta[layer.weight.offset : layer.weight.stop], _to(buffers, layer, buffers.parts[i])
         if products.backward[i]:
             library_layer(child, products, layer, w, inputs.kept[i], gradients[i], below, to[0])
         else:
             n = max(1, buffers.parts[i].weight_splits)
             squares = buffers.norm_part[part : part + weight_blocks(layer, n)] if buffers.partial is None else None
-            own_layer(
-                child, layer, w, inputs.kept[i], gradients[i], below, to, buffers.parts[i].stride, n, squares, more,
-                relu=i > 0,
-            )  # fmt: skip
+            own_layer(child, layer, w, inputs.kept[i], gradients[i], below if carry is None else carry, to,
+                      buffers.parts[i].stride, n, squares, more, relu=i > 0)  # fmt: skip
             part += weight_blocks(layer, n)
         if below is None or i == 0:
             continue
         sums = _sums(buffers, layers[i - 1], buffers.parts[i - 1]) if products.backward[i - 1] else None
-        if products.backward[i]:
+        if carry is not None:
+            inner, scale = inputs.inner[i - 1], depth_of(inputs.depth, i - 1)
+            assert inner is not None
+            if products.backward[i]:
+                residual_gradient(child, below, inner, scale, below, sums, carry, more)
+            else:
+                residual_gradient(child, carry, inner, scale, below, sums)
+        elif products.backward[i]:
             gradient_rows(child, below, inputs.kept[i], below, sums, more)
         elif sums is not None:
             gradient_rows(child, below, None, None, sums)
@@ -196,6 +217,18 @@ def gradient_rows(child: Child, x: Buffer, h: Buffer | None, y: Buffer | None, p
     kernel = "gradient_rows_bf16" if x.dtype == abi.bf16 else "gradient_rows"
     child.launch(kernel, _rows_grid(columns, n), (256,),
                  dict(x=x, h=h, more=more, y=y, part=part, R=rows, Np=columns, splits=n,
+                      heads=more.shape[0] if more is not None else 0))  # fmt: skip
+
+
+def residual_gradient(child: Child, x: Buffer, inner: Buffer, scale: Buffer | None, y: Buffer, part: Buffer | None = None,
+                      carry: Buffer | None = None, more: Buffer | None = None) -> None:  # fmt: skip
+    """Records y = scale (R,) * e where ``inner`` > 0, e = x + the sum of ``more`` (heads, R, Np), which goes to ``carry``; and
+    the column sums of y into ``part`` (splits, Np). y may be x."""
+    rows, columns = y.shape
+    n = part.shape[0] if part is not None else sum_splits(rows)
+    kernel = "residual_gradient_bf16" if y.dtype == abi.bf16 else "residual_gradient"
+    child.launch(kernel, _rows_grid(columns, n), (256,),
+                 dict(x=x, more=more, inner=inner, scale=scale, carry=carry, y=y, part=part, R=rows, Np=columns, splits=n,
                       heads=more.shape[0] if more is not None else 0))  # fmt: skip
 
 
@@ -331,5 +364,5 @@ def weight_blocks(layer: Layer, n_splits: int) -> int:
 
 __all__ = [
     "AdamGradBuffers", "AdamGradInputs", "Part", "add", "gradient_rows", "library_layer", "own_layer", "reads", "record",
-    "reduce", "reduce_blocks", "splits", "sum_splits", "weight_blocks", "writes",
+    "reduce", "reduce_blocks", "residual_gradient", "splits", "sum_splits", "weight_blocks", "writes",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """forward: online on s, online on s', target on s' (docs/step/forward.md).
 
 By the package's kernel one launch per layer, its three passes side by side; by cuBLASLt two products per layer (θ on s and s', θ⁻
-on s'), or one in bf16, where the parameters are rounded to three adjacent copies first. Which layer goes which way stands in
-`NetworkProducts`. The package's kernel serves acting and evaluation too, always in f32: `record_forward` records one pass over R
-rows into any child.
+on s'), or one in bf16, where the parameters are rounded to three adjacent copies first. A residual block takes one launch more.
+Which layer goes which way stands in `NetworkProducts`. The package's kernel serves acting and evaluation too, always in f32:
+`record_forward` records one pass over R rows into any child.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class ForwardInputs:
     target_next: Buffer | None = (
         None  # f32 (B, Sp) s' for the target pass, where a block of theta- made it; None: next_state
     )
+    depth: Buffer | None = None  # f32 (blocks, B) factors on residual blocks in the pass on s; None: 1
 
     @property
     def passes(self) -> tuple[Buffer, Buffer, Buffer]:
@@ -87,6 +88,9 @@ class ForwardBuffers:
     hidden: tuple[Buffer, ...]  # f32 or bf16 (3, B, Np) outputs of each trunk layer, after ReLU
     logits: Buffer  # f32 (3, B, Np) raw value and advantage logits: the loss combines them
     operands: Operands | None = None
+    inner: tuple[
+        Buffer | None, ...
+    ] = ()  # f32 or bf16 (B, Np) by trunk layer: f(x) of a residual block in the pass on s
 
     @classmethod
     def create(cls, rt: Runtime, layout: NetworkLayout, batch: int,
@@ -99,7 +103,11 @@ class ForwardBuffers:
             for i, layer in enumerate(layout.layers[:-1])
         )
         logits = rt.zeros((PASSES, batch, layout.head_padded), np.float32, "forward.logits")
-        return cls(hidden, logits, Operands.create(rt, layout, batch, products))
+        inner = tuple(
+            rt.zeros((batch, layer.n_padded), kind, f"forward.inner.{i}") if layer.residual else None
+            for i, layer in enumerate(layout.layers[:-1])
+        )
+        return cls(hidden, logits, Operands.create(rt, layout, batch, products), inner)
 
     def kept(self, state: Buffer) -> list[Buffer]:
         """Each layer's input in the pass on s, (B, Kp): what the backward pass needs."""
@@ -137,12 +145,14 @@ class ForwardWorkspace:
 
 
 def reads(inputs: ForwardInputs) -> list[Buffer]:
-    return [inputs.theta, inputs.target, *inputs.passes]
+    depth = [inputs.depth] if inputs.depth is not None else []
+    return [inputs.theta, inputs.target, *inputs.passes, *depth]
 
 
 def writes(buffers: ForwardBuffers) -> list[Buffer]:
     operands = [] if buffers.operands is None else buffers.operands.buffers()
-    return [*operands, *buffers.hidden, buffers.logits]
+    inner = [b for b in buffers.inner if b is not None]
+    return [*operands, *buffers.hidden, *inner, buffers.logits]
 
 
 def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
@@ -176,6 +186,9 @@ def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: 
             library_layer(child, products, layer, batch, x, weights, y)
         else:
             own_layer(child, layer, batch, separate(x), weights, y)
+        if layer.residual:
+            assert isinstance(x, Buffer)
+            residual_add(child, x, y, batch, buffers.inner[i], depth_of(inputs.depth, i))
         if products.rounded and layer.relu:
             round_mantissa(child, y, y, products.bits)
         x = y
@@ -193,10 +206,12 @@ def _record_bf16(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buf
                       bias=operands.head_bias, n=n, m=m, bias_at=head.offset, n_bias=layout.head_padded,
                       per_block=_PER_BLOCK))  # fmt: skip
     x, params, last = operands.states, flat(operands.params), (PASSES - 1) * n
-    for layer, y in zip(layout.layers, [*buffers.hidden, buffers.logits], strict=True):
+    for i, (layer, y) in enumerate(zip(layout.layers, [*buffers.hidden, buffers.logits], strict=True)):
         spec = forward_bf16_spec(layer, batch, n, layout.head_padded)
         bias = params[layer.bias.offset : last + layer.bias.stop] if layer.relu else flat(operands.head_bias)
         products.gemm.call(child, spec, x, params[layer.weight.offset : last + layer.weight.stop], y, bias)
+        if layer.residual:
+            residual_add(child, x, y, batch, buffers.inner[i], depth_of(inputs.depth, i))
         x = y
 
 
@@ -245,7 +260,34 @@ def record_forward(
         x = matrices(work.out, 0, 1)
     for layer, y in zip(layout.layers, (*workspace.hidden, workspace.logits), strict=True):
         own_layer(child, layer, rows, [x], LayerWeights.of(layer, params, None), y)
+        if layer.residual:
+            residual_add(child, x, y, rows)
         x = y
+
+
+def residual_add(child: Child, x: Buffer, y: Buffer, rows: int, inner: Buffer | None = None,
+                 scale: Buffer | None = None) -> None:  # fmt: skip
+    """Records y = x + y, the end of a residual block: a pass of ``rows`` rows, or three.
+
+    Parameters
+    ----------
+    x, y : Buffer
+        (R, Np) or (passes, R, Np), f32 or bf16.
+    inner : Buffer, optional
+        (R, Np), receives what y was in the first pass.
+    scale : Buffer, optional
+        f32 (R,), factors on y in the first pass.
+    """
+    passes = y.shape[0] if len(y.shape) == 3 else 1
+    kernel = "residual_add_bf16" if y.dtype == abi.bf16 else "residual_add"
+    child.launch(kernel, (-(-passes * rows * y.shape[-1] // _PER_BLOCK),), (256,),
+                 dict(x=x, y=y, inner=inner, scale=scale, passes=passes, R=rows, Np=y.shape[-1],
+                      per_block=_PER_BLOCK))  # fmt: skip
+
+
+def depth_of(depth: Buffer | None, layer: int) -> Buffer | None:
+    """The factors (B,) of the residual block that is layer ``layer`` of the trunk."""
+    return None if depth is None else flat(depth[layer - 1 : layer])
 
 
 def region(rows: int, columns: int, products: int, blocks: int) -> tuple[int, int]:
@@ -324,12 +366,14 @@ __all__ = [
     "ForwardWorkspace",
     "Operands",
     "add",
+    "depth_of",
     "library_layer",
     "own_layer",
     "reads",
     "record",
     "record_forward",
     "region",
+    "residual_add",
     "round_mantissa",
     "separate",
     "threads",
