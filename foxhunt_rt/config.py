@@ -42,6 +42,7 @@ __all__ = [
     "HorizonsConfig",
     "IqlConfig",
     "IqnConfig",
+    "IsvConfig",
     "LossConfig",
     "MarketConfig",
     "MirrorConfig",
@@ -160,6 +161,14 @@ class DepthConfig(Section):
     drop: float = option(
         0.2, "chance that the last block is left out of a row; it falls linearly towards the first", low=0.0, below=1.0
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class IsvConfig(Section):
+    """Internal state vector: how training stands, as six more columns of a state: docs/step/isv.md."""
+
+    section = "isv"
+    enabled: bool = option(False, "append atom use, entropy, |delta|, gradient norm, drawdown and phase to every state")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -577,6 +586,7 @@ class Config:
     popart: PopArtConfig = dataclasses.field(default_factory=PopArtConfig)
     spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
     depth: DepthConfig = dataclasses.field(default_factory=DepthConfig)
+    isv: IsvConfig = dataclasses.field(default_factory=IsvConfig)
     vaccine: VaccineConfig = dataclasses.field(default_factory=VaccineConfig)
     causal: CausalConfig = dataclasses.field(default_factory=CausalConfig)
     prune: PruneConfig = dataclasses.field(default_factory=PruneConfig)

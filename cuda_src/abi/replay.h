@@ -73,12 +73,12 @@ typedef struct {
     const int32_t *action;         //@ in i32[E]
     const float *reward;           //@ in f32[E]
     const int32_t *ended;          //@ in i32[E]                        ENDED_* bits
-    const float *state;            //@ in f32[E*S] optional             vector mode
-    const float *next_state;       //@ in f32[E*S] optional             vector mode, read where ended
+    const float *state;            //@ in f32[E*(S-C)] optional         vector mode
+    const float *next_state;       //@ in f32[E*(S-C)] optional         vector mode, read where ended
     const int32_t *feature_row;    //@ in i32[E] optional               market mode
     const int32_t *next_feature_row; //@ in i32[E] optional             market mode
-    const float *portfolio;        //@ in f32[E*P] optional             market mode
-    const float *next_portfolio;   //@ in f32[E*P] optional             market mode
+    const float *portfolio;        //@ in f32[E*(P-C)] optional         market mode
+    const float *next_portfolio;   //@ in f32[E*(P-C)] optional         market mode
     const int32_t *mirrored;       //@ in i32[E] optional               market mode
     const float *conviction;       //@ in f32[E] optional
     replay_row *rows;              //@ inout replay_row[capacity]
@@ -90,14 +90,17 @@ typedef struct {
     uint8_t *stored_mirrored;      //@ inout u8[capacity] optional      with mirrored
     float *stored_conviction;      //@ inout f32[capacity] optional     with conviction
     int64_t *evicted;              //@ out i64[E] optional              vector mode: row whose final observation was overwritten, or -1
+    const float *context;          //@ in f32[C] if_any                 the last C columns of every state of this moment
     int32_t E;                     //@ environments, the grid
     int32_t capacity;              //@
     int32_t blocks;                //@ ceil(capacity / 256)
     int32_t finals;                //@ capacity of final_state
     int32_t S;                     //@ state width
-    int32_t P;                     //@ portfolio values of a state
+    int32_t P;                     //@ portfolio values of a state, with the context
     int32_t n_step;                //@
-    int32_t lag;                   //@ inserts after which a window is complete: n_step (vector), n_step - 1 (market)
+    int32_t lag;                   //@ inserts after which a window is complete: n_step; n_step - 1 in market mode without a context
+    int32_t C;                     //@ columns of the context
+    uint32_t pad0_;                //@ pad
 } replay_insert_args;
 
 /* The sums of every block that replay_insert touched. Grid (recent,), in vector mode (recent + E,), block (32,). */
@@ -136,6 +139,26 @@ typedef struct {
     int32_t E;                     //@ environments
     uint32_t pad0_;                //@ pad
 } replay_returns_args;
+
+/* Grid (R,), any block. */
+typedef struct {
+    const float *context;  //@ in f32[C]
+    float *state;          //@ inout f32[R*Sp]   (R, Sp)
+    int32_t R;             //@ rows
+    int32_t Sp;            //@ floats of a row, at least at + C
+    int32_t at;            //@ first column
+    int32_t C;             //@ columns
+} append_context_args;
+
+/* Grid (1,), any block. */
+typedef struct {
+    const float *reward;           //@ in f32[E]          raw
+    const int32_t *ended;          //@ in i32[E]          ENDED_* bits
+    double *account;               //@ inout f64[E*2]     (E, 2) sum of the episode's rewards, its peak, >= 0
+    double *drawdown;              //@ out f64[1]         mean of peak - sum where the episode goes on
+    int32_t E;                     //@ environments
+    uint32_t pad0_;                //@ pad
+} replay_drawdown_args;
 
 /* Empties the ring: priorities, sums and counts. Grid (blocks,), block (32,). */
 typedef struct {

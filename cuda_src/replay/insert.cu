@@ -40,23 +40,31 @@ FX_KERNEL_ANYBLOCK(replay_insert) {
     int slot = 0;
     int64_t evicted = -1;
 
+    // The context is in no staged row: the last C columns come from it.
+    auto value = [&](const float *staged, int width, int j) {
+        return j < width - a.C ? staged[e * (int64_t)(width - a.C) + j] : a.context[j - (width - a.C)];
+    };
     if (a.state) {
         const int64_t S = a.S;
-        FX_FOR(j, a.S) a.stored_state[row * S + j] = a.state[e * S + j];
+        FX_FOR(j, a.S) a.stored_state[row * S + j] = value(a.state, a.S, j);
         if (fx::has_final(ended)) {
             const int before =
                 fx::block_reduce(e, 0, fx::op_sum(), [&](int i) { return fx::has_final(a.ended[i]) ? 1 : 0; });
             const int64_t final_number = (int64_t)ring.finals + before;
             slot = (int)(final_number % a.finals);
             if (final_number >= a.finals && a.final_owner[slot] >= oldest) evicted = a.final_owner[slot];
-            FX_FOR(j, a.S) a.final_state[slot * S + j] = a.next_state[e * S + j];
+            FX_FOR(j, a.S) a.final_state[slot * S + j] = value(a.next_state, a.S, j);
         }
     } else {
         const int64_t P = a.P;
         FX_FOR(j, a.P) {
-            a.stored_portfolio[row * 2 * P + j] = a.portfolio[e * P + j];
-            a.stored_portfolio[(row * 2 + 1) * P + j] = a.next_portfolio[e * P + j];
+            a.stored_portfolio[row * 2 * P + j] = value(a.portfolio, a.P, j);
+            a.stored_portfolio[(row * 2 + 1) * P + j] = value(a.next_portfolio, a.P, j);
         }
+        // s' of the row before is this s, so it has this context; where the episode ended it keeps its own.
+        const int before = fx::ring_back(row, a.E, a.capacity);
+        if (present && ring.inserted && !a.rows[before].ended)
+            FX_FOR(j, a.C) a.stored_portfolio[(before * 2 + 2) * P - a.C + j] = a.context[j];
     }
     __syncthreads();  // everyone has read final_owner before one thread writes it
 

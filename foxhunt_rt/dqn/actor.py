@@ -41,6 +41,8 @@ class Actor:
     rows : int
         States of one launch.
     guard : Buffer of guard_block, optional
+    context : Buffer, float32 (C,), optional
+        The last C columns of every state: those that come from the host are without them.
 
     Notes
     -----
@@ -48,15 +50,17 @@ class Actor:
     """
 
     def __init__(self, runtime: Runtime, layout: NetworkLayout, params: Buffer, control: Buffer, rows: int,
-                 guard: Buffer | None = None) -> None:  # fmt: skip
+                 guard: Buffer | None = None, context: Buffer | None = None) -> None:  # fmt: skip
         self.runtime, self.layout, self.rows = runtime, layout, rows
-        self.policy = Policy(runtime, layout, control, rows, guard=guard)
+        self.width = layout.state_dim - (0 if context is None else context.size)
+        self.policy = Policy(runtime, layout, control, rows, guard=guard, context=context)
         self._exploration = (0.0, 0.0)  # as the device has it
         self._state = runtime.zeros((rows, padded_state_dim(layout.state_dim)), np.float32, "act.state")
         self._action = runtime.zeros(rows, np.int32, "act.action")
         self._padded = np.zeros(self._state.shape, np.float32)
         plan = runtime.plan("act")
-        with plan.child("act", reads=self.policy.reads(params, self._state), writes=self.policy.writes(self._action),
+        written = [self._state] if context is not None else []
+        with plan.child("act", reads=self.policy.reads(params, self._state), writes=[*self.policy.writes(self._action), *written],
                         private=self.policy.private()) as child:  # fmt: skip
             self.policy.record_act(child, params, self._state, self._action)
         self.graph = plan.build(ungraphed=False)
@@ -90,7 +94,7 @@ class Actor:
 
     def _rows(self, states: object) -> tuple[npt.NDArray[np.float32], tuple[int, ...]]:
         """The states as (n, S), and the shape of what comes out for them."""
-        array, width = finite(self.runtime, "states", states), self.layout.state_dim
+        array, width = finite(self.runtime, "states", states), self.width
         if array.ndim not in (1, 2) or array.shape[-1] != width:
             raise ReplayError(f"states have shape {array.shape}; give (n, {width}) or ({width},)")
         return array.reshape(-1, width), array.shape[:-1]
@@ -99,7 +103,7 @@ class Actor:
         """Launches for `rows`, as many at a time as the graph takes; yields which ones have been."""
         for first in range(0, len(rows), self.rows):
             part = slice(first, min(first + self.rows, len(rows)))
-            self._padded[: part.stop - first, : self.layout.state_dim] = rows[part]
+            self._padded[: part.stop - first, : self.width] = rows[part]
             self._state.copy_from(self._padded)
             self.graph.launch()
             yield part

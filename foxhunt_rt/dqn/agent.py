@@ -26,6 +26,7 @@ import numpy.typing as npt
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.actor import Actor, finite
 from foxhunt_rt.dqn.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from foxhunt_rt.dqn.children.isv import context_dim
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.learner_state import check_state, config_of, read_state, write_state
 from foxhunt_rt.dqn.snapshot import PolicySnapshot
@@ -164,7 +165,7 @@ class Agent:
         self._insert = plan.build(ungraphed=False)
         undo.callback(self._insert.close)
         self.actor = Actor(rt, self.learner.layout, self.learner.adam.theta, self.learner.control.buffer, self.environments,
-                           guard=self.learner.guard)  # fmt: skip
+                           guard=self.learner.guard, context=self.replay.context)  # fmt: skip
         undo.callback(self.actor.close)
         self.policy = self.actor.policy
 
@@ -412,7 +413,7 @@ class Agent:
         _, facts, _ = _read(path)
         try:
             sizes, config, environments = facts["sizes"], config_of(facts), int(facts["environments"])
-            state_dim, branches = int(sizes["state_dim"]), [int(n) for n in sizes["branches"]]
+            state_dim, branches = int(sizes["state_dim"]) - context_dim(config), [int(n) for n in sizes["branches"]]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{os.fspath(path)} holds no whole agent ({error!r}); give a file that Agent.save wrote"

@@ -192,6 +192,8 @@ class StepView:
     grad : AdamGradBuffers
     blocks : BlockChain
         The blocks in front of the trunk: inputs, outputs and gradients of each.
+    total : Buffer
+        f32 (1 or 2, W), statistics (abi/loss.h): row 0 of the rows drawn, there behind per_priority.
     """
 
     runtime: Runtime
@@ -215,6 +217,7 @@ class StepView:
     ddqn: DdqnBuffers
     adam: AdamBuffers
     grad: AdamGradBuffers
+    total: Buffer
     groups: Groups
     blocks: BlockChain
     metrics: dict[str, Buffer] = field(default_factory=dict)

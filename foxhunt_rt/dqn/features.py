@@ -18,10 +18,9 @@ from foxhunt_rt.dqn.children import (
     homeostat,
     horizons,
     iqn,
+    isv,
     perturb,
     plan,
-    iqn,
-    perturb,
     popart,
     post_aux,
     prune,
@@ -54,6 +53,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("prune", prune.Prune),
     ("vaccine", vaccine.Vaccine),
     ("perturb", perturb.Perturb),
+    ("isv", isv.Isv),
 )
 
 

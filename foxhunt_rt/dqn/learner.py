@@ -16,6 +16,7 @@ import numpy.typing as npt
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn.blocks import BlockChain
 from foxhunt_rt.dqn.children import adam, adam_grad, counters, ddqn, forward, per_priority, per_sample, publish
+from foxhunt_rt.dqn.children.isv import context_dim
 from foxhunt_rt.dqn.children.popart import PopArt
 from foxhunt_rt.dqn.choose import choose, table_of
 from foxhunt_rt.dqn.extension import Extension, StepView, check_announced, check_recorded, place_rows
@@ -42,7 +43,7 @@ class Learner:
     config : Config
         Sizes are read once; what `set` names may change later.
     state_dim : int
-        S.
+        Floats of an observation. S is as many, and with isv on six more, which the replay appends.
     branches : sequence of int
         Actions of each branch of the factored action.
     replay : Replay, optional
@@ -96,6 +97,8 @@ class Learner:
         extensions = (*features(config), *extensions)
         check_announced(extensions)
         self.extensions: tuple[Extension, ...] = ()  # none to reset yet
+        context = context_dim(config)
+        state_dim += context
         self.layout = NetworkLayout(
             state_dim, config.network.hidden, tuple(branches), n, residual=config.network.residual
         )
@@ -105,10 +108,14 @@ class Learner:
         )  # fmt: skip
         placed, b, r = place_rows(extensions, drawn)
         self.shape = ddqn.LossShape(b, tuple(branches), n, config.loss.branch_reduction, drawn if drawn < b else 0)
-        self.replay = replay or Replay(rt, config.replay.capacity, state_dim, n_step=config.replay.n_step)
-        if self.replay.state_dim != state_dim:
-            raise ConfigError(f"the replay holds states of {self.replay.state_dim} floats, the learner takes {state_dim}; "
-                              "make both with one state_dim")  # fmt: skip
+        self.replay = replay or Replay(
+            rt, config.replay.capacity, state_dim, context_dim=context, n_step=config.replay.n_step
+        )
+        if (self.replay.state_dim, self.replay.context_dim) != (state_dim, context):
+            raise ConfigError(
+                f"the replay holds states of {self.replay.state_dim} floats, {self.replay.context_dim} of them context, "
+                f"the learner takes {state_dim} with {context}; make both with one state_dim"
+            )
         self.control = Control(rt, config, seed=config.train.seed)
         self.state = rt.zeros(1, abi.dtype("train_state"), "train_state")
         self.step_block = rt.zeros(1, abi.dtype("step_block"), "step")
@@ -200,7 +207,7 @@ class Learner:
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
             step=self.step_block, state=self.state, settings=self.control, control=self.control.buffer, guard=self.guard,
-            forward=self.forward, depth=self.depth, ddqn=self.ddqn, adam=self.adam, grad=self.grad,
+            forward=self.forward, depth=self.depth, ddqn=self.ddqn, adam=self.adam, grad=self.grad, total=self.total,
             groups=self.groups, blocks=self.blocks, metrics=slots, metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from foxhunt_rt.dqn.children.forward import ForwardWorkspace, record_forward
+from foxhunt_rt.dqn.children.isv import append_context
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.driver import Buffer, FoxhuntError
 from foxhunt_rt.graph import Child, Runtime
@@ -39,6 +40,8 @@ class Policy:
         Most rows a launch may have.
     guard : Buffer of guard_block, optional
         Takes a fault where an expected return is not finite. With or without it, the action is -1 there.
+    context : Buffer, float32 (C,), optional
+        What `record_act` writes into the last C columns of every state before it looks at it: ``Replay.context``, or a copy.
     label : str
         Begins the labels of its buffers.
 
@@ -51,11 +54,12 @@ class Policy:
     """
 
     def __init__(self, runtime: Runtime, layout: NetworkLayout, control: Buffer, rows: int, *, guard: Buffer | None = None,
-                 label: str = "policy") -> None:  # fmt: skip
+                 context: Buffer | None = None, label: str = "policy") -> None:  # fmt: skip
         if len(layout.branches) > 8 or max(layout.branches) > 255 or not 2 <= layout.atoms <= 256:
             raise PolicyError(f"branches {layout.branches} with {layout.atoms} atoms are too large to act; give at most 8 "
                               "branches of 255 choices, 2 to 256 atoms")  # fmt: skip
         self.runtime, self.layout, self.control, self.rows, self.guard = runtime, layout, control, rows, guard
+        self.context = context
         self.workspace = ForwardWorkspace.create(runtime, layout, rows, label)
         self.explore = runtime.zeros(1, abi.dtype("explore_block"), f"{label}.explore")
         self.draws = runtime.zeros(rows, np.uint64, f"{label}.draws")
@@ -69,10 +73,10 @@ class Policy:
 
     def reads(self, params: Buffer, state: Buffer) -> list[Buffer]:
         """What `record_act` reads, for the child's declaration."""
-        return [params, state, self.control, self.explore]
+        return [params, state, self.control, self.explore, *([self.context] if self.context is not None else [])]
 
     def writes(self, action: Buffer) -> list[Buffer]:
-        """What `record_act` writes."""
+        """What `record_act` writes, but for the state, into which it writes the context where there is one."""
         return [*self.workspace.buffers(), self.draws, self.q, action]
 
     def private(self) -> list[Buffer]:
@@ -80,7 +84,7 @@ class Policy:
         return [self.guard] if self.guard is not None else []
 
     def record_act(self, child: Child, params: Buffer, state: Buffer, action: Buffer) -> None:
-        """Records the network's forward pass and the choice: one launch a layer, and one.
+        """Records the network's forward pass and the choice: one launch a layer, and one; one more with a context.
 
         Parameters
         ----------
@@ -98,6 +102,8 @@ class Policy:
         if rows > self.rows or action.shape[0] != rows:
             raise PolicyError(f"{state.label} has {rows} rows, {action.label} {action.shape[0]}, the policy acts for "
                               f"{self.rows}; give equal numbers, at most the policy's")  # fmt: skip
+        if self.context is not None:
+            append_context(child, self.context, state, rows, self.layout.state_dim - self.context.size)
         record_forward(child, self.layout, params, state, rows, self.workspace)
         self._record_select(child, rows, action)
 

@@ -51,11 +51,15 @@ class PolicySnapshot:
         try:
             params = rt.zeros(learner.layout.size, np.float32, "snapshot.theta")
             control = rt.zeros(1, abi.dtype("control_block"), "snapshot.control")
-            actor = Actor(rt, learner.layout, params, control, agent.environments)
+            live = learner.replay.context
+            context = None if live is None else rt.zeros(live.size, np.float32, "snapshot.context")
+            actor = Actor(rt, learner.layout, params, control, agent.environments, context=context)
             actor.explore(self.epsilon, 0.0)  # loads what later changes need
             rt.stream.wait(source.stream)
             params.copy_from_device(learner.adam.theta)
             control.copy_from_device(learner.control.buffer)
+            if context is not None and live is not None:
+                context.copy_from_device(live)
             actor.policy.draws.copy_from_device(agent.policy.draws)
             rt.stream.before(source.stream)  # the next step overwrites what is being copied
         except BaseException:

@@ -65,6 +65,8 @@ class MarketTables:
         low with a limit is exact too. Others (adjusted by ratio) are rounded to f32.
     feature_count : int, optional
         Columns of `features` that are features; all of them if left out.
+    context : int
+        Columns behind the portfolio that others write into observations; zeros here.
     label : str
 
     Raises
@@ -85,6 +87,7 @@ class MarketTables:
         features: NDArray[np.float32] | DeviceBuffer,
         tick: float,
         feature_count: int | None = None,
+        context: int = 0,
         label: str = "market",
     ) -> None:
         bars = bars_in_ticks(ohlc, tick)
@@ -95,7 +98,7 @@ class MarketTables:
             raise ValueError("a session ends before its bar or beyond the last; give walks.session_ends of the bars")
         if len(features.shape) != 2 or features.shape[0] != n or features.dtype != np.float32:
             raise ValueError(f"features are {features.dtype} {tuple(features.shape)}; give float32 ({n}, F)")
-        self.bar_count = n
+        self.bar_count, self.context = n, context
         self.stride = int(features.shape[1])
         self.feature_count = self.stride if feature_count is None else feature_count
         if not 0 <= self.feature_count <= self.stride:
@@ -111,8 +114,8 @@ class MarketTables:
 
     @property
     def padded_width(self) -> int:
-        """Sp: S rounded up to 32 floats."""
-        return -(-self.state_width // 32) * 32
+        """Sp: S and the context, rounded up to 32 floats."""
+        return -(-(self.state_width + self.context) // 32) * 32
 
 
 def bars_in_ticks(ohlc: ArrayLike, tick: float) -> NDArray[np.float32]:

@@ -70,6 +70,10 @@ class Replay:
         own, for s and s'.
     portfolio_dim : int
         P; market mode only. A state is the first S - P columns of its feature row, then the P portfolio values.
+    context_dim : int
+        C of the last columns of a state (of the P in market mode) that are the same for all environments at a moment: an insert
+        takes them from `context`, so s holds the context of its own insert and s' that of the next, of its own where the episode
+        ended. Staged rows are without them. 0: none.
     n_step : int
         Rows of a return's window, 1 to 64.
     final_observations : int, optional
@@ -89,7 +93,8 @@ class Replay:
     """
 
     def __init__(self, runtime: Runtime, capacity: int, state_dim: int, *, mode: str = "vector", portfolio_dim: int = 0,
-                 n_step: int = 1, final_observations: int | None = None, normalization: str = "batch") -> None:  # fmt: skip
+                 context_dim: int = 0, n_step: int = 1, final_observations: int | None = None,
+                 normalization: str = "batch") -> None:  # fmt: skip
         fanout = abi.constant("SUM_FANOUT")
         if not fanout <= capacity <= fanout**3:
             raise ReplayError(f"capacity {capacity} is out of range; give {fanout} to {fanout**3:,} rows")
@@ -107,11 +112,15 @@ class Replay:
         if (mode == "market") != (portfolio_dim > 0) or portfolio_dim >= state_dim:
             raise ReplayError(f"portfolio_dim {portfolio_dim} does not go with {mode} mode and {state_dim} floats a state; "
                               "market mode needs 1 to state_dim - 1, vector mode 0")  # fmt: skip
+        if not 0 <= context_dim < (portfolio_dim if mode == "market" else state_dim):
+            raise ReplayError(
+                f"context_dim {context_dim} leaves nothing of {portfolio_dim or state_dim} columns; give fewer"
+            )
         self.runtime, self.capacity, self.state_dim, self.mode = runtime, capacity, state_dim, mode
-        self.portfolio_dim, self.n_step = portfolio_dim, n_step
+        self.portfolio_dim, self.context_dim, self.n_step = portfolio_dim, context_dim, n_step
         self.padded_state_dim = padded_state_dim(state_dim)
-        # s' of a vector row is the state after its window, so it is complete one insert later
-        self.lag = n_step if mode == "vector" else n_step - 1
+        # s' of a vector row is the state after its window, so it is complete one insert later; so is its context
+        self.lag = n_step if mode == "vector" or context_dim else n_step - 1
         self.inserted = 0
         self._environments: int | None = None
         self._sampled = False
@@ -136,6 +145,9 @@ class Replay:
         self.conviction: DeviceBuffer | None = None
         self.returns: DeviceBuffer | None = None
         self.running: DeviceBuffer | None = None
+        self.account: DeviceBuffer | None = None
+        self.drawdown: DeviceBuffer | None = None
+        self.context = runtime.zeros(context_dim, f32, "replay.context") if context_dim else None
         self._control: Buffer | None = None
         self._insert_launched = False
         self.ahead = (
@@ -173,12 +185,12 @@ class Replay:
 
     def insert_writes(self, staging: Staging) -> tuple[DeviceBuffer, ...]:
         """What `record_insert` writes: all of the ring, and the scratch of `staging`."""
-        more = (self.final_owner, staging.evicted, self.returns, self.running)
+        more = (self.final_owner, staging.evicted, self.returns, self.running, self.account, self.drawdown)
         return (*self._sums, self.ring, *self._contents, *(b for b in more if b is not None))
 
     def insert_reads(self, staging: Staging) -> tuple[Buffer, ...]:
-        """What `record_insert` reads: ``staging.buffers``, and with `track_returns` the control block."""
-        return (*staging.buffers, *((self._control,) if self._control is not None else ()))
+        """What `record_insert` reads: ``staging.buffers``, with `track_returns` the control block, and the context."""
+        return (*staging.buffers, *(b for b in (self._control, self.context) if b is not None))
 
     # ---------------------------------------------------------------- mirrored rows
 
@@ -263,6 +275,26 @@ class Replay:
         self._control = control
         self.returns = self.runtime.zeros(1, abi.dtype("return_stats"), "replay.returns")
         self.running = self.runtime.zeros(self.capacity // (self.n_step + 1), np.float64, "replay.running")
+
+    def track_drawdown(self) -> None:
+        """Keeps the drawdown of the rewards of all that is inserted from now on: one more launch an insert.
+
+        `account` (slots, 2) has the sum of the raw rewards of each environment's episode and its peak, at least 0; `drawdown`
+        (1,) the mean of peak - sum over the environments whose episode goes on, as the last insert left it; 0 where none does.
+
+        In a capture: refused. Synchronizes: no. Allocates: yes.
+
+        Raises
+        ------
+        ReplayError
+            Something was inserted, or an insert recorded, before; or it is tracked already.
+        """
+        if self._insert_launched or self.account is not None:
+            raise ReplayError("drawdown is tracked from the first insert on and for one learner; make the learner before "
+                              "anything is inserted or recorded, and a ring for each")  # fmt: skip
+        slots = self.capacity // (self.n_step + 1)
+        self.account = self.runtime.zeros((slots, 2), np.float64, "replay.account")
+        self.drawdown = self.runtime.zeros(1, np.float64, "replay.drawdown")
 
     # ---------------------------------------------------------------- sampling and priorities
 
@@ -400,14 +432,14 @@ class Replay:
         if self.mode == "vector" and need > self.final_observations:
             raise ReplayError(f"{environments} environments with {self.n_step}-step windows need {need} final observations, "
                               f"not {self.final_observations}; raise final_observations")  # fmt: skip
-        market = self.mode == "market"
-        return Staging.allocate(self.runtime, environments, self.state_dim, self.portfolio_dim if market else None,
+        own, market = self.state_dim - self.context_dim, self.mode == "market"
+        return Staging.allocate(self.runtime, environments, own, self.portfolio_dim - self.context_dim if market else None,
                                 mirror=self.mirrored is not None,
                                 conviction=self.conviction is not None)  # fmt: skip
 
     def record_insert(self, child: Child, staging: Staging) -> None:
         """Records one insert of the E transitions in `staging`: three launches, the third of which moves size and position, and
-        one more with `track_returns`.
+        one more each with `track_returns` and `track_drawdown`.
 
         Parameters
         ----------
@@ -530,7 +562,7 @@ class Replay:
             "priority": self.priority, "stored_state": self.state, "final_state": self.final_state,
             "final_owner": self.final_owner, "stored_portfolio": self.portfolio, "evicted": staging.evicted,
             "finals": self.final_observations, "S": self.state_dim, "P": self.portfolio_dim, "n_step": self.n_step,
-            "lag": self.lag})  # fmt: skip
+            "lag": self.lag, "context": self.context, "C": self.context_dim})  # fmt: skip
         # rows of the last lag + 1 inserts, from anywhere in a block, and once round the end of the ring
         recent = min(self.blocks, (self.lag + 1) * e // fanout + 3)
         launcher.launch("replay_insert_sums", (recent + (e if vector else 0),), _BLOCK, {
@@ -544,6 +576,10 @@ class Replay:
             launcher.launch("replay_returns", (1,), (min(1024, -(-e // 32) * 32),), {
                 "reward": staging.reward, "ended": staging.ended, "control": self._control, "running": self.running,
                 "returns": self.returns, "E": e})  # fmt: skip
+        if self.account is not None:
+            launcher.launch("replay_drawdown", (1,), (min(1024, -(-e // 32) * 32),), {
+                "reward": staging.reward, "ended": staging.ended, "account": self.account, "drawdown": self.drawdown,
+                "E": e})  # fmt: skip
 
     def note_inserted(self, staging: Staging, inserts: int = 1) -> None:
         """The host's side of `record_insert`: counts `inserts` inserts from `staging` by a graph that was launched."""
@@ -562,6 +598,9 @@ class Replay:
             "priority": self.priority, "block_sum": self.block_sum, "super_sum": self.super_sum, "ring": self.ring,
             "returns": self.returns, "running": self.running, "blocks": self.blocks,
             "slots": 0 if self.running is None else self.running.size})  # fmt: skip
+        for buffer in (self.account, self.drawdown):
+            if buffer is not None:
+                buffer.fill(0)
         self.inserted = 0
         self._environments = None
 

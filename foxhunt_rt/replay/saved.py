@@ -37,7 +37,7 @@ def structured(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any
 def describe(replay: Replay) -> dict[str, Any]:
     """What two rings must have in common for the contents of one to go into the other. JSON-ready."""
     return {"capacity": replay.capacity, "state_dim": replay.state_dim, "mode": replay.mode,
-            "portfolio_dim": replay.portfolio_dim, "n_step": replay.n_step,
+            "portfolio_dim": replay.portfolio_dim, "context_dim": replay.context_dim, "n_step": replay.n_step,
             "final_observations": replay.final_observations, "returns": replay.returns is not None,
             "mirror": replay.sign is not None, "conviction": replay.conviction is not None}  # fmt: skip
 
@@ -63,6 +63,8 @@ def _parts(replay: Replay, inserted: int, finals: int, environments: int | None)
     }
     if replay.running is not None:
         parts["running"] = replay.running[: environments or 0]
+    if replay.account is not None and replay.drawdown is not None:
+        parts |= {"account": replay.account[: environments or 0], "drawdown": replay.drawdown}
     return parts
 
 

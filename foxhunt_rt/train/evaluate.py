@@ -76,23 +76,31 @@ class Served:
         Flat parameters as `Learner.served` gives them.
     plan : plan_state (1,) or None
         With the plan head on: the readiness at that moment, by which conviction counts or not.
+    context : float32 (C,) or None
+        What its states end with (`Replay.context`), as it was at that moment.
     """
 
     theta: NDArray[np.float32]
     plan: NDArray[Any] | None = None
+    context: NDArray[np.float32] | None = None
 
     @classmethod
     def of(cls, learner: Learner) -> Served:
         """What a learner would serve now. Synchronizes."""
         found = [e.state.to_numpy() for e in learner.extensions if isinstance(e, Plan)]
-        return cls(learner.served().to_numpy(), found[0] if found else None)
+        context = learner.replay.context
+        return cls(learner.served().to_numpy(), found[0] if found else None, None if context is None else context.to_numpy())
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Plain arrays of a checkpoint: `theta`, and `plan.state` where there is one, with `plan.readiness` and `plan.skill`."""
+        """Plain arrays of a checkpoint: `theta`, `context` where there is one, and so `plan.state`, with `plan.readiness` and
+        `plan.skill`."""
+        found: dict[str, NDArray[Any]] = {"theta": self.theta}
+        if self.context is not None:
+            found["context"] = self.context
         if self.plan is None:
-            return {"theta": self.theta}
+            return found
         parts = {f"plan.{name}": np.array(self.plan[name]) for name in ("readiness", "skill")}
-        return {"theta": self.theta, "plan.state": plain(self.plan), **parts}
+        return {**found, "plan.state": plain(self.plan), **parts}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,13 +180,16 @@ class Evaluator:
         Flat parameters of the policy that is judged: copy into it before `record`.
     gate : Conviction or None
         Scales sizes; its ``state`` is the readiness that goes with ``params``: copy into it too.
+    context : DeviceBuffer or None
+        The last columns of its states (`Replay.context`), where it has such: copy into it too.
     """
 
     def __init__(self, rt: Runtime, tables: MarketTables, model: ExecutionModel, layout: NetworkLayout, control: Buffer,
                  environments: int, steps: int, plan: PlanConfig) -> None:  # fmt: skip
         self.runtime, self.steps = rt, steps
         self.environment = MarketEnvironment(rt, tables, model, environments, label="evaluation")
-        self.policy = Policy(rt, layout, control, environments, label="evaluation.policy")
+        self.context = rt.zeros(tables.context, np.float32, "evaluation.context") if tables.context else None
+        self.policy = Policy(rt, layout, control, environments, context=self.context, label="evaluation.policy")
         self.results = BarResults(rt, 0, tables.bar_count, label="evaluation.results")
         self.params = rt.zeros(layout.size, np.float32, "evaluation.params")
         self.state = rt.zeros((environments, tables.padded_width), np.float32, "evaluation.state")
@@ -207,6 +218,9 @@ class Evaluator:
         if self.gate is not None:
             assert policy.plan is not None
             self.gate.state.copy_from(policy.plan)  # type: ignore[attr-defined]
+        if self.context is not None:
+            assert policy.context is not None
+            self.context.copy_from(policy.context)
 
     def record(self, ends: NDArray[np.int32], first: int, stop: int) -> NDArray[Any]:
         """What the policy of `params` did in bars [first, stop): `bar_result` (stop - first,). Synchronizes."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children.epoch_stats import statistics_of
+from foxhunt_rt.dqn.children.isv import context_dim
 from foxhunt_rt.dqn.children.plan import Conviction, Plan
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.policy import Policy
@@ -64,21 +65,24 @@ class World:
         bars, train = data.bars, config.train
         ohlc = np.stack([bars.open, bars.high, bars.low, bars.close], axis=1)
         table = np.zeros_like(data.features.values)
-        self.tables = MarketTables(rt, ohlc, self.ends, table, data.spec.tick)
+        context = context_dim(config)
+        self.tables = MarketTables(rt, ohlc, self.ends, table, data.spec.tick, context=context)
         model = self.execution_model(self.folds[0])
         self.environment = MarketEnvironment(rt, self.tables, model, config.market.environments)
-        self.replay = Replay(rt, config.replay.capacity, self.tables.state_width, mode="market",
-                             portfolio_dim=PORTFOLIO_FEATURES, n_step=config.replay.n_step)  # fmt: skip
+        self.replay = Replay(rt, config.replay.capacity, self.tables.state_width + context, mode="market",
+                             portfolio_dim=PORTFOLIO_FEATURES + context, context_dim=context,
+                             n_step=config.replay.n_step)  # fmt: skip
         self.replay.set_feature_table(self.tables.features)
         if (sign := mirror_sign(config.market, data.features.directional)) is not None:
-            self.replay.set_mirror(sign)
+            self.replay.set_mirror(np.append(sign, np.ones(context, np.float32)))
         if config.plan.enabled:
             self.replay.track_conviction()
         self.learner = Learner(rt, config, self.tables.state_width, BRANCHES, replay=self.replay)
         layout, control = self.learner.layout, self.learner.control.buffer
         policy = Policy(
-            rt, layout, control, config.market.environments, guard=self.learner.guard, label="collect.policy"
-        )
+            rt, layout, control, config.market.environments, guard=self.learner.guard, context=self.replay.context,
+            label="collect.policy",
+        )  # fmt: skip
         augment = augmentation(rt, config.market.environments, config.market, control)
         self.collector = Collector(
             rt,

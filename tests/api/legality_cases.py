@@ -648,6 +648,7 @@ CASES: dict[str, Case] = {
     "Replay.set_mirror": lambda w: hooked(
         replay.Replay(w.rt, 256, 4, mode="market", portfolio_dim=1).set_mirror, [-1, 1, 1, -1]
     ),
+    "Replay.track_drawdown": lambda w: hooked(replay.Replay(w.rt, 256, 4).track_drawdown),
     "Replay.track_returns": lambda w: hooked(replay.Replay(w.rt, 256, 4).track_returns, w.learner.control.buffer),
     "Replay.set_feature_table": lambda w: hooked(
         replay.Replay(w.rt, 256, 8, mode="market", portfolio_dim=4).set_feature_table, w.rt.zeros((4, 4), "f4", "features")),

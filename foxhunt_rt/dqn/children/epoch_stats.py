@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from foxhunt_rt.config import EpochConfig
 from foxhunt_rt.dqn.children.forward import ForwardWorkspace, record_forward
+from foxhunt_rt.dqn.children.isv import append_context
 from foxhunt_rt.dqn.extension import Extension, ExtensionError, StepView
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.replay.windows import Windows
@@ -110,8 +111,9 @@ class EpochStatistics(Extension):
         ----------
         states : float32 (V, S)
             At most ``epoch.validation_rows`` rows, at least one. To a network that looks back each is the first of an episode.
+            With isv on they are without its columns: the pass takes the vector as it stands.
         """
-        most, width = self.config.validation_rows, self._step.layout.state_dim
+        most, width = self.config.validation_rows, self._step.layout.state_dim - self._step.replay.context_dim
         if states.ndim != 2 or not 1 <= len(states) <= most or states.shape[1] != width:
             raise ExtensionError(f"validation states are {states.shape}: give 1 to {most} rows of {width} floats")
         padded = np.zeros(self._validation.shape, np.float32)
@@ -147,7 +149,14 @@ class EpochStatistics(Extension):
     def end_epoch(self, epoch: int, others: Sequence[Extension]) -> None:
         drawn = self._step.drawn
         self.batch = self.measure(drawn.state, drawn.size, drawn.window)
-        self.validation = self.measure(self._validation, self._given, self._windows) if self._given else None
+        self.validation = self._measure_validation() if self._given else None
+
+    def _measure_validation(self) -> AtomStatistics:
+        context, layout = self._step.replay.context, self._step.layout
+        for states in (self._validation, self._windows and self._windows.states):
+            if context is not None and states is not None:
+                append_context(self._user, context, states, self._given, layout.state_dim - context.size)
+        return self.measure(self._validation, self._given, self._windows)
 
     def reset(self) -> None:
         self._given, self.batch, self.validation = 0, None, None
