@@ -173,13 +173,14 @@ class Learner:
                      counters.CountersBuffers(self.state, self.step_block), layout.atoms)  # fmt: skip
         per_sample.add(plan, per_sample.PerSampleInputs(self.replay, self.step_block, self.guard), self.drawn)
         trunk = self.blocks.passes
-        forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, *trunk), self.forward,
-                    self.products)  # fmt: skip
+        forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, trunk[0], trunk[1], trunk[2],
+                                                        self.depth), self.forward, self.products)  # fmt: skip
         assert self.ddqn.dlogits_all is not None
         ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.shaped_ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
         adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits_all,
-                                                             tuple(self.forward.kept(trunk[0])), self._trunk_more),
+                                                             tuple(self.forward.kept(trunk[0])), self._trunk_more,
+                                                             self.forward.inner, self.depth),
                       self.grad, self.products)  # fmt: skip
         adam.add(plan, layout, adam.AdamInputs(self.grad.grad, self.grad.norm_part, self.step_block, self.guard,
                                                self._group_table), self.adam)  # fmt: skip
@@ -206,7 +207,7 @@ class Learner:
         return StepView(
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
-            step=self.step_block, state=self.state, settings=self.control, control=self.control.buffer, guard=self.guard,
+            step=self.step_block, state=self.state, control=self.control.buffer, guard=self.guard,
             forward=self.forward, depth=self.depth, ddqn=self.ddqn, adam=self.adam, grad=self.grad, total=self.total,
             groups=self.groups, blocks=self.blocks, metrics=slots, metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip

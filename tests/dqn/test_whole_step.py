@@ -153,7 +153,7 @@ def settings_of(taken: Taken) -> oracle.Settings:
     f32 = lambda x: float(np.float32(x))  # noqa: E731  the device holds settings in f32
     return oracle.Settings(taken.case.branches, taken.case.atoms, f32(loss.v_min), f32(loss.v_max), f32(taken.case.alpha_c51),
                            f32(loss.label_smoothing), f32(loss.grad_budget), loss.branch_reduction,
-                           taken.learner.config.network.residual)  # fmt: skip
+                           residual=taken.learner.config.network.residual)  # fmt: skip
 
 
 def batch_of(taken: Taken) -> oracle.Batch:

@@ -100,7 +100,8 @@ class EpochStatistics(Extension):
         self._work = ForwardWorkspace.create(rt, layout, rows, "epoch")
         sizes = {"q": shape.actions, "variance": shape.actions, "entropy": shape.actions, "mean": shape.atoms}
         self._out = {name: rt.zeros((rows, n), np.float32, f"epoch.{name}") for name, n in sizes.items()}
-        self._launch(self._validation, 1, self._windows)  # nothing yet: loads what it launches, before any step
+        self._stamp(1)  # nothing yet: these load what they launch, before any step
+        self._launch(self._validation, 1, self._windows)
 
     def set_validation(self, states: npt.NDArray[np.float32]) -> None:
         """The validation batch until the next `reset`.
@@ -149,14 +150,16 @@ class EpochStatistics(Extension):
     def end_epoch(self, epoch: int, others: Sequence[Extension]) -> None:
         drawn = self._step.drawn
         self.batch = self.measure(drawn.state, drawn.size, drawn.window)
-        self.validation = self._measure_validation() if self._given else None
+        if self._given:
+            self._stamp(self._given)
+        self.validation = self.measure(self._validation, self._given, self._windows) if self._given else None
 
-    def _measure_validation(self) -> AtomStatistics:
+    def _stamp(self, rows: int) -> None:
+        """The context of now in the first ``rows`` validation states, where states have one."""
         context, layout = self._step.replay.context, self._step.layout
-        for states in (self._validation, self._windows and self._windows.states):
+        for states in (self._validation, None if self._windows is None else self._windows.states):
             if context is not None and states is not None:
-                append_context(self._user, context, states, self._given, layout.state_dim - context.size)
-        return self.measure(self._validation, self._given, self._windows)
+                append_context(self._user, context, states, rows, layout.state_dim - context.size)
 
     def reset(self) -> None:
         self._given, self.batch, self.validation = 0, None, None
