@@ -207,7 +207,7 @@ class Learner:
         return StepView(
             runtime=self.runtime, plan=plan, config=self.config, layout=self.layout, shape=self.shape, batch=self.batch,
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
-            step=self.step_block, state=self.state, control=self.control.buffer, guard=self.guard,
+            step=self.step_block, state=self.state, settings=self.control, control=self.control.buffer, guard=self.guard,
             forward=self.forward, depth=self.depth, ddqn=self.ddqn, adam=self.adam, grad=self.grad, total=self.total,
             groups=self.groups, blocks=self.blocks, metrics=slots, metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip

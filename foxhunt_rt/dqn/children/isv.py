@@ -30,7 +30,9 @@ def append_context(launcher: Any, context: Buffer, states: Buffer, rows: int, at
     state of each."""
     width = states.size // states.shape[0]
     at += width - states.shape[-1]
-    launcher.launch("append_context", (rows,), (32,), dict(context=context, state=states, R=rows, Sp=width, at=at, C=context.size))
+    launcher.launch(
+        "append_context", (rows,), (32,), dict(context=context, state=states, R=rows, Sp=width, at=at, C=context.size)
+    )
 
 
 class Isv(Extension):
