@@ -26,8 +26,8 @@ def context_dim(config: Config) -> int:
 
 
 def append_context(launcher: Any, context: Buffer, states: Buffer, rows: int, at: int) -> None:
-    """Records the context (C,) into ``rows`` states, f32 (rows, Sp), from column ``at`` on; with windows (rows, L, Sp) into the last
-    state of each."""
+    """Records the context (C,) into ``rows`` states, f32 (rows, Sp), from column ``at`` on; with windows (rows, L, Sp) into the
+    last state of each."""
     width = states.size // states.shape[0]
     at += width - states.shape[-1]
     launcher.launch(
