@@ -89,7 +89,9 @@ class Served:
         """What a learner would serve now. Synchronizes."""
         found = [e.state.to_numpy() for e in learner.extensions if isinstance(e, Plan)]
         context = learner.replay.context
-        return cls(learner.served().to_numpy(), found[0] if found else None, None if context is None else context.to_numpy())
+        return cls(
+            learner.served().to_numpy(), found[0] if found else None, None if context is None else context.to_numpy()
+        )
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Plain arrays of a checkpoint: `theta`, `context` where there is one, and so `plan.state`, with `plan.readiness` and
