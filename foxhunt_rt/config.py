@@ -362,6 +362,7 @@ class HorizonsConfig(HeadConfig):
     )
     rate: float = option(0.01, "share of a new batch in the running errors", above=0.0, high=1.0)
     blend_temperature: float = option(1.0, "of the blend: softmax(-error / blend_temperature)", above=0.0)
+    ready_steps: int = option(100, "steps in a row in which the blend must explain something before it shapes", low=1)
     bound: float = option(
         0.05, "bound on the potential, as a share of half the support; 0: predict, and shape nothing", low=0.0, high=1.0
     )

@@ -28,6 +28,7 @@ typedef struct {
     const float *means;         //@ in f32[4*H]               (HORIZON_MEANS, H) over the rows
     const float *shaping;       //@ in f32[B] optional        gamma^m Phi(s') - Phi(s) of each row
     float *running;             //@ inout f32[4*H]            the same, running
+    uint32_t *streak;           //@ inout u32[1]              steps in a row in which the blend explained something, at most ready_steps
     float *blend;               //@ out f32[H+1]              weight of each horizon; confidence
     float *metrics;             //@ out f32[2*H+n]            error of each horizon, weight of each, loss, valid, confidence; mean |shaping|
     float rate;                 //@ share of the new batch
@@ -35,7 +36,7 @@ typedef struct {
     int32_t B;                  //@ rows
     int32_t H;                  //@ horizons
     int32_t n;                  //@ 4 with shaping, else 3
-    uint32_t pad0_;             //@ pad
+    uint32_t ready_steps;       //@ of these, before there is any confidence
 } horizon_blend_args;
 
 /* The return that ddqn takes: with the difference of the blend's potential. Grid (B,), any block. */

@@ -47,7 +47,8 @@ FX_KERNEL_ANYBLOCK(horizon_rows) {
 
 FX_KERNEL_ANYBLOCK(horizon_blend) {
     const int H = a.H;
-    const float shaping = a.shaping ? fx::block_sum(a.B, [&](int r) { return fabsf(a.shaping[r]); }) / (float)a.B : 0.0f;
+    const float shaping =
+        a.shaping ? fx::block_sum(a.B, [&](int r) { return fabsf(a.shaping[r]); }) / (float)a.B : 0.0f;
     FX_FOR(only, 1) {
         bool good = true;
         for (int i = 0; i < HORIZON_MEANS * H; ++i) good = good && finite(a.means[i]);
@@ -79,7 +80,10 @@ FX_KERNEL_ANYBLOCK(horizon_blend) {
             a.metrics[h] = error[h];
             a.metrics[H + h] = weight;
         }
-        const float confidence = sum > 0.0f && mean < 1.0f ? 1.0f - mean : 0.0f;
+        const bool explains = sum > 0.0f && mean < 1.0f;
+        const uint32_t before = *a.streak, streak = explains ? (before < a.ready_steps ? before + 1u : before) : 0u;
+        *a.streak = streak;
+        const float confidence = streak >= a.ready_steps ? 1.0f - mean : 0.0f;  // not by the luck of one batch
         a.blend[H] = confidence;
         a.metrics[2 * H] = loss;
         a.metrics[2 * H + 1] = valid / (float)H;
@@ -110,10 +114,10 @@ FX_KERNEL_ANYBLOCK(horizon_shape) {
     }
     auto potential = [&](const float *x) {
         const float value = bias + fx::block_sum(a.Hp, [&](int k) {
-            float sum = 0.0f;
-            for (int h = 0; h < H; ++h) sum += weight[h] * a.w[k * HEAD_WIDTH + h];
-            return x[k] * sum;
-        });
+                                float sum = 0.0f;
+                                for (int h = 0; h < H; ++h) sum += weight[h] * a.w[k * HEAD_WIDTH + h];
+                                return x[k] * sum;
+                            });
         return confidence * (value < -limit ? -limit : value > limit ? limit : value);
     };
     const float here = potential(a.x + (int64_t)row * a.Hp), there = potential(a.x_next + (int64_t)row * a.Hp);

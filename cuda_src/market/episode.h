@@ -30,7 +30,7 @@ struct outcome {
 // `action`, decided at the close `last` in state s, in the bar that follows. `leave`: what is held goes at that bar's close.
 // An action outside the action space places no order. Conviction scales the size, and no reward: what was traded is what counts.
 FX_DEVICE outcome play(const market_block &m, const env_state &s, const ohlc &bar, double last, int action, bool leave,
-                       float conviction) {
+                    float conviction) {
     outcome o;
     o.acc = {s.cash, s.entry, s.position, s.traded, s.bars_in_trade};
     o.order = o.exit = {0, 0.0, 0.0};

@@ -7,7 +7,7 @@
 namespace fx {
 
 struct ahead {
-    float sum;  // of the raw rewards; 0 where it is not valid
+    float sum;   // of the raw rewards; 0 where it is not valid
     bool valid;  // the window neither crosses the episode's end, an absent step nor the write head
 };
 

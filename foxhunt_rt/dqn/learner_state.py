@@ -41,7 +41,8 @@ _BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.pre
              *(f"homeostat.{name}" for name in (
                  "enabled", "rate", "relax", "atom_use", "entropy", "grad_norm", "weight_norm", "smoothing_max", "budget_factor",
                  "decay_max", "loss_weight", "loss_weight_max", "budget_share")),
-             "horizons.enabled", "horizons.lengths", "horizons.rate", "horizons.blend_temperature", "horizons.bound",
+             "horizons.enabled", "horizons.lengths", "horizons.rate", "horizons.blend_temperature",
+             "horizons.ready_steps", "horizons.bound",
              "plan.enabled", "plan.length", "plan.holdout", "plan.block_bars", "plan.rate", "plan.ready_steps",
              "plan.gate_readiness")  # fmt: skip
 

@@ -30,6 +30,8 @@ class Horizons(Extension):
         f32 (B, 5 H): squared error, valid, label, its square, each of H; then the gradients.
     running : DeviceBuffer
         f32 (4, H): running means of the first four.
+    streak : DeviceBuffer
+        u32 (1,): steps in a row in which the blend explained something.
     blend : DeviceBuffer
         f32 (H + 1,): weights of the horizons, which add up to 1 once a label was valid; confidence.
     shaping : DeviceBuffer or None
@@ -39,6 +41,7 @@ class Horizons(Extension):
     name = "horizons"
     rows: DeviceBuffer
     running: DeviceBuffer
+    streak: DeviceBuffer
     blend: DeviceBuffer
     shaping: DeviceBuffer | None
 
@@ -59,6 +62,7 @@ class Horizons(Extension):
         columns, means_of = abi.constant("HORIZON_COLUMNS"), abi.constant("HORIZON_MEANS")
         self.rows = rt.zeros((rows, columns * count), np.float32, "horizons.rows")
         self.running = rt.zeros((means_of, count), np.float32, "horizons.running")
+        self.streak = rt.zeros(1, np.uint32, "horizons.streak")
         self.blend = rt.zeros(count + 1, np.float32, "horizons.blend")
         self.shaping = rt.zeros(batch.size, np.float32, "horizons.shaping") if config.bound > 0.0 else None
         means = rt.zeros(means_of * count, np.float32, "horizons.means")
@@ -76,23 +80,23 @@ class Horizons(Extension):
                     shaped=step.shaped_ret, bound=config.bound, B=batch.size, H=count, Hp=width))  # fmt: skip
         reads = [x, weight, bias, drawn.index, replay.rows, replay.ring, bars, step.step]
         with step.child("post_aux.horizons", after="ddqn", reads=[*reads, *([self.shaping] if self.shaping is not None else [])],
-                        writes=[self.rows, means, *group.gradient, self.running, self.blend,
+                        writes=[self.rows, means, *group.gradient, self.running, self.streak, self.blend,
                                 step.metrics_of(self)]) as child:  # fmt: skip
             child.launch("horizon_rows", (rows,), (_THREADS,), dict(
                 x=x, w=weight, bias=bias, index=drawn.index, ring_rows=replay.rows, ring=replay.ring, bars=bars,
                 step=step.step, rows=self.rows, B=rows, H=count, Hp=width, capacity=replay.capacity))  # fmt: skip
             record_head_gradient(child, step, group, self.rows, means, outputs=count)
             child.launch("horizon_blend", (1,), (256,), dict(
-                means=means, shaping=self.shaping, running=self.running, blend=self.blend,
+                means=means, shaping=self.shaping, running=self.running, streak=self.streak, blend=self.blend,
                 metrics=step.metrics_of(self), rate=config.rate, temperature=config.blend_temperature, B=batch.size, H=count,
-                n=4 if self.shaping is not None else 3))  # fmt: skip
+                n=4 if self.shaping is not None else 3, ready_steps=config.ready_steps))  # fmt: skip
 
     def reset(self) -> None:
-        self.running.fill(0)
-        self.blend.fill(0)
+        for buffer in self.persistent().values():
+            buffer.fill(0)
 
     def persistent(self) -> Mapping[str, DeviceBuffer]:
-        return {"running": self.running, "blend": self.blend}
+        return {"running": self.running, "streak": self.streak, "blend": self.blend}
 
 
 __all__ = ["Horizons"]

@@ -152,8 +152,11 @@ def blend(running: F64, temperature: float = 1.0) -> tuple[F64, F64, float]:
 
 
 def test_running_errors_weights_and_confidence(runtime: Runtime) -> None:
-    made = learner(runtime, (*ON, "horizons.rate=0.2", "horizons.blend_temperature=0.3", "horizons.lr_factor=20"))
-    running = np.zeros((4, len(BARS)))
+    made = learner(
+        runtime,
+        (*ON, "horizons.rate=0.2", "horizons.blend_temperature=0.3", "horizons.ready_steps=2", "horizons.lr_factor=20"),
+    )
+    running, streak = np.zeros((4, len(BARS))), 0
     for _ in range(12):
         made.step()
         record = made.drain()[-1]
@@ -164,7 +167,9 @@ def test_running_errors_weights_and_confidence(runtime: Runtime) -> None:
         error, weight, confidence = blend(running, float(np.float32(0.3)))
         assert [record[f"horizon_{h}_error"] for h in BARS] == pytest.approx(error, rel=2e-3)
         assert [record[f"horizon_{h}_weight"] for h in BARS] == pytest.approx(weight, rel=5e-3, abs=1e-6)
-        assert record["horizons_confidence"] == pytest.approx(confidence, abs=2e-3)
+        streak = min(2, streak + 1) if confidence > 0 else 0
+        assert int(extension(made, Horizons).streak.to_numpy()[0]) == streak
+        assert record["horizons_confidence"] == pytest.approx(confidence if streak == 2 else 0.0, abs=2e-3)
     made.close()
 
 
@@ -282,6 +287,7 @@ def chain_of_signals(runtime: Runtime, *more: str, scale: float = 1.0, noise: fl
     """Records of a learner whose state's first entry is the next reward but for noise, and says nothing of later ones."""
     config = Config().with_set(["network.hidden=16", "network.atoms=5", "replay.capacity=4096", "replay.batch=128",
                                 "optim.lr=5e-3", "optim.lr_min=5e-3", "horizons.rate=0.03", "replay.alpha=0",
+                                "horizons.ready_steps=40",
                                 "horizons.enabled=true", "horizons.lengths=1,4", "horizons.lr_factor=5", "replay.n_step=1",
                                 *more])  # fmt: skip
     made = Learner(runtime, config, 2, (2,))
@@ -307,6 +313,7 @@ def test_the_blend_follows_what_can_be_predicted(runtime: Runtime) -> None:
     assert last["horizon_1_weight"] > 0.85 > last["horizon_4_weight"]
     assert last["horizon_1_weight"] + last["horizon_4_weight"] == pytest.approx(1.0, abs=1e-6)
     assert last["horizons_confidence"] > 0.7 and last["horizons_loss"] < 0.6 * first["horizons_loss"]
+    assert not records["horizons_confidence"][:39].any() and not records["horizons_shaping"][:40].any()
     assert first["horizons_shaping"] == 0.0 < last["horizons_shaping"] < 2 * 0.05 * 10
     assert last["horizons_valid"] == pytest.approx((1.0 + 13 / 16) / 2, abs=0.03)
     noisy = chain_of_signals(runtime, "horizons.blend_temperature=0.25", noise=3.0)[-1]
