@@ -3,7 +3,7 @@
 
     python tools/bench/learning.py [--seeds 0-4] [--jobs N] [--set section.key=value ...] [arm ...]
 
-An arm is `core`, the name of a feature's section (that feature switched on alone), `full` (all that the profile `full` has on)
+An arm is `core`, the name of a feature's section or of what collection adds (that switched on alone), `full` (all that the profile `full` has on)
 or `noise` (core where nothing can be earned). Prints mean, spread and every seed; JSON to tools/bench/results/. The settings
 and the judgement are those of tests/train/test_known_optimum.py. Runs are processes of their own, `--jobs` side by side.
 """
@@ -33,7 +33,8 @@ import core_step  # noqa: E402 (the folders of the tree come first)
 from foxhunt_rt.config import Config  # noqa: E402
 from foxhunt_rt.dqn.features import FEATURES  # noqa: E402
 
-ARMS = ("core", *(name for name, _ in FEATURES), "full", "noise")
+COLLECTION = ("market.counterfactual", "market.mirror")
+ARMS = ("core", *(name for name, _ in FEATURES), *COLLECTION, "full", "noise")
 
 
 def settings(arm: str) -> list[str]:
@@ -41,7 +42,7 @@ def settings(arm: str) -> list[str]:
     if arm in ("core", "noise"):
         return []
     full = Config.profile("full")
-    on = [name for name, _ in FEATURES if getattr(full, name).enabled] if arm == "full" else [arm]
+    on = [*(name for name, _ in FEATURES if getattr(full, name).enabled), *COLLECTION] if arm == "full" else [arm]
     return [f"{name}.enabled=true" for name in on]
 
 
