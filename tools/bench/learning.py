@@ -3,9 +3,10 @@
 
     python tools/bench/learning.py [--seeds 0-4] [--jobs N] [--set section.key=value ...] [arm ...]
 
-An arm is `core`, the name of a feature's section or of what collection adds (that switched on alone), `full` (all that the profile `full` has on)
-or `noise` (core where nothing can be earned). Prints mean, spread and every seed; JSON to tools/bench/results/. The settings
-and the judgement are those of tests/train/test_known_optimum.py. Runs are processes of their own, `--jobs` side by side.
+An arm is `core`, the name of a feature's section or of what collection adds (that switched on alone), `full` (all that the
+profile `full` has on) or `noise` (core where nothing can be earned). Prints mean, spread and every seed; JSON to
+tools/bench/results/. The settings and the judgement are those of tests/train/test_known_optimum.py. Runs are processes
+of their own, `--jobs` side by side.
 """
 
 from __future__ import annotations
