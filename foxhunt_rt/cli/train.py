@@ -10,8 +10,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foxhunt_rt.cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from foxhunt_rt.train.resume import SavedRun
 
 __all__ = ["add_arguments", "run"]
 
@@ -29,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", metavar="NAME", help="of the run folder, after the time (default: the profile)")
     parser.add_argument("--no-save", action="store_true", help="leave no run folder")
-    parser.add_argument("--resume", metavar="RUN", help="not there yet")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run that was interrupted or killed, in its folder; give its DATA again",
+    )
     add_config_arguments(parser)
 
 
@@ -38,11 +46,10 @@ def run(args: argparse.Namespace) -> int:
     from foxhunt_rt.cli.app import BEGAN
     from foxhunt_rt.cli.options import configuration
 
-    if args.resume is not None:
-        raise UsageError("--resume is not there yet: checkpoints hold no replay; run the fold again with --fold N")
     if args.data is not None and args.synthetic:
         raise UsageError("DATA and --synthetic exclude each other; leave one out")
-    config = configuration(args)
+    resume = _resumed(args)
+    config = configuration(args) if resume is None else resume.config
 
     from foxhunt_rt.cli.sample import bars_path
     from foxhunt_rt.market.bars import load_bars
@@ -64,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         with Runtime() as rt:
             runs = None if args.no_save else Path(args.runs)
             training = WalkForward(rt, data, config, observer=observer, runs=runs, name=args.name or args.profile,
-                                   began=BEGAN)  # fmt: skip
+                                   resume=resume, began=BEGAN)  # fmt: skip
             try:
                 result = training.run(args.folds)
             finally:
@@ -76,3 +83,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result, allow_nan=False))
     return int(ExitCode.OK)
+
+
+def _resumed(args: argparse.Namespace) -> SavedRun | None:
+    """The run to go on with: configuration and folds are its own."""
+    if args.resume is None:
+        return None
+    own = {"--config": args.config, "--set": args.assignments, "--seed": args.seed, "--fold": args.folds,
+           "--name": args.name, "--no-save": args.no_save}  # fmt: skip
+    if given := [name for name, value in own.items() if value not in (None, [], False)]:
+        raise UsageError(f"--resume goes on with the run's own configuration and folder; leave out {', '.join(given)}")
+    from foxhunt_rt.train.resume import SavedRun
+
+    return SavedRun.load(Path(args.resume))

@@ -203,7 +203,7 @@ class Products:
             What a memory plan goes by, which cannot measure.
         """
         if not self.has_library:
-            if self.table.get(self.machine, key) is None:
+            if not self.planning and self.table.get(self.machine, key) is None:  # a plan of the memory leaves no choice
                 self.table.put(self.machine, key, Choice(OWN, {}, None, self.missing))
             return OWN
         if self.planning:

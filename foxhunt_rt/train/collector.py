@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from foxhunt_rt.dqn.children.plan import Conviction
 from foxhunt_rt.dqn.policy import Policy
-from foxhunt_rt.driver import Buffer
+from foxhunt_rt.driver import Buffer, DeviceBuffer
 from foxhunt_rt.graph import Runtime, StepGraph
 from foxhunt_rt.market.augment import Augmentation
 from foxhunt_rt.market.environment import MarketEnvironment
@@ -112,6 +112,19 @@ class Collector:
             self.augment.begin()
         self.environment.reset(walks)
         self.environment.record_observe(self.runtime.ungraphed("collect.begin"), self.state)
+
+    def persistent(self) -> dict[str, DeviceBuffer]:
+        """By name, every buffer whose contents a launch hands to the next, the replay's apart: what a checkpoint must hold."""
+        found = {"state": self.state, "accounts": self.environment.state, "draws": self.policy.draws}
+        if self.augment is not None:
+            found |= {"augment_draws": self.augment.draws, "augment_counts": self.augment.counts}
+        return found
+
+    def restore(self, walks: Walks, launched: int) -> None:
+        """The host's side of a pass that is under way: `persistent` is for the caller to write, afterwards. Synchronizes."""
+        self.walks, self.launched = walks, launched
+        self.launches = -(-walks.longest // self.steps)
+        self.environment.reset(walks)
 
     def launch(self) -> None:
         """T more steps of every environment: one graph launch. Does not synchronize."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from foxhunt_rt.market.environment import BarResults, MarketEnvironment, MarketT
 from foxhunt_rt.market.execution import ExecutionModel
 from foxhunt_rt.market.metrics import Metrics, summarize
 from foxhunt_rt.market.walks import Walks, session_walks
-from foxhunt_rt.replay.saved import plain
+from foxhunt_rt.replay.saved import plain, structured
 
 __all__ = ["Evaluator", "Judgement", "Served", "Window", "branch_entropy", "reference_policies"]
 
@@ -92,6 +93,16 @@ class Served:
         return cls(
             learner.served().to_numpy(), found[0] if found else None, None if context is None else context.to_numpy()
         )
+
+    def kept(self) -> dict[str, NDArray[Any]]:
+        """As plain arrays, all of it, for `restored`."""
+        return {"theta": self.theta} | ({} if self.plan is None else {"plan": plain(self.plan)})
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, NDArray[Any]]) -> Served:
+        """What `kept` gave."""
+        plan = structured(tensors["plan"], abi.dtype("plan_state")) if "plan" in tensors else None
+        return cls(tensors["theta"], plan)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Plain arrays of a checkpoint: `theta`, `context` where there is one, and so `plan.state`, with `plan.readiness` and

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from foxhunt_rt.driver.tracing import launches
 from foxhunt_rt.market.features import Normalizer
 from foxhunt_rt.market.folds import Fold
 from foxhunt_rt.market.walks import Walks, split_window
+from foxhunt_rt.replay.saved import structured
 from foxhunt_rt.train.collector import bars_of
-from foxhunt_rt.train.evaluate import Judgement, Served, reference_policies
+from foxhunt_rt.train.evaluate import Served, reference_policies
 from foxhunt_rt.train.metrics_log import MetricsLog
 from foxhunt_rt.train.progress import Observer, Progress
 from foxhunt_rt.train.support import Support, fit_support
@@ -69,18 +70,25 @@ class FoldRun:
     observer : Observer
     stop : callable
         Asked between launches; true ends the fold by `Stopped`.
+    kept : callable, optional
+        Called with this object between two epochs, so that a run can be left there (`resume`).
     """
 
     class Stopped(Exception):
         """The caller asked to stop; the state on the device is whole."""
 
-    def __init__(self, world: World, fold: Fold, log: MetricsLog, observer: Observer, stop: Callable[[], bool]) -> None:
+    def __init__(self, world: World, fold: Fold, log: MetricsLog, observer: Observer, stop: Callable[[], bool],
+                 kept: Callable[[FoldRun], object] | None = None) -> None:  # fmt: skip
         self.world, self.fold, self.log, self.observer, self.stop = world, fold, log, observer, stop
         self.seed = fold_seed(world.config.train.seed, fold.index)
         self.epoch = self.step = self.launches = self.steps = 0
         self.normalizer: Normalizer | None = None
         self.support: Support | None = None
-        self.best: tuple[int, Judgement, Served] | None = None
+        self.best: tuple[int, tuple[float, float], Served] | None = None  # epoch, rank, policy
+        self.kept = kept
+        self.first: NDArray[np.float32] | None = None  # parameters before the first step
+        self.epochs: list[dict[str, Any]] = []
+        self._under_way = False  # resumed within an epoch
 
     @property
     def number(self) -> int:
@@ -102,15 +110,18 @@ class FoldRun:
 
     def _run(self) -> FoldReport:
         world, train = self.world, self.world.config.train
-        self.normalizer = world.enter(self.fold, self.seed)
-        self._walk_randomly()
-        assert self.support is not None
-        first = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
-        epochs: list[dict[str, Any]] = []
-        for epoch in range(train.epochs):
-            epochs.append(self._run_epoch(epoch))
-            if train.patience and epoch + 1 - self.best_epoch >= train.patience:
+        if self.first is None:
+            self.enter()
+            self._walk_randomly()
+            self.first = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
+        assert self.support is not None and self.first is not None
+        first, epochs = self.first, self.epochs
+        while len(epochs) < train.epochs:
+            epochs.append(self._run_epoch(len(epochs)))
+            if train.patience and len(epochs) - self.best_epoch >= train.patience:
                 break
+            if self.kept is not None and len(epochs) < train.epochs:
+                self.kept(self)
         target = world.learner.adam.target.to_numpy()  # type: ignore[attr-defined]
         last = world.learner.adam.theta.to_numpy()  # type: ignore[attr-defined]
         assert self.best is not None
@@ -127,6 +138,45 @@ class FoldRun:
         self.observer.fold_ended(self.number, {"test": report.test, "best_epoch": best_epoch,
                                                "loss_first": report.loss_first, "loss_last": report.loss_last})  # fmt: skip
         return report
+
+    def enter(self) -> None:
+        """Puts the world to the start of the fold. Synchronizes."""
+        self.normalizer = self.world.enter(self.fold, self.seed)
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Where the fold stands between two launches, the learner's state apart: tensors, and facts for JSON. Synchronizes."""
+        world = self.world
+        assert self.first is not None and self.support is not None
+        tensors = {f"collector.{name}": buffer.to_numpy() for name, buffer in world.collector.persistent().items()}
+        tensors |= {f"probe.{name}": buffer.to_numpy() for name, buffer in world.probe.persistent().items()}
+        tensors |= {"probe.raw": world.probe.raw, "first": self.first}
+        if self.best is not None:
+            tensors["rank"] = np.array(self.best[1], np.float64)
+            tensors |= {f"best.{name}": array for name, array in self.best[2].kept().items()}
+        within = self.step < world.config.train.steps_per_epoch
+        return tensors, {
+            "fold": self.fold.index, "epoch": self.epoch, "step": self.step, "steps": self.steps, "launches": self.launches,
+            "launched": world.collector.launched, "within": within, "epochs": self.epochs, "best_epoch": self.best_epoch,
+            "support": dataclasses.asdict(self.support),
+        }  # fmt: skip
+
+    def restore(self, tensors: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Takes what `state` gave, after `enter` and the learner's own state. Synchronizes."""
+        world = self.world
+        self.epoch, self.step, self.steps = int(facts["epoch"]), int(facts["step"]), int(facts["steps"])
+        self.launches, self.epochs = int(facts["launches"]), list(facts["epochs"])
+        self.support, self.first = Support(**facts["support"]), tensors["first"]
+        if facts["best_epoch"]:
+            sharpe, net = tensors["rank"].tolist()
+            best = {name.removeprefix("best."): array for name, array in tensors.items() if name.startswith("best.")}
+            self.best = (int(facts["best_epoch"]), (sharpe, net), Served.restored(best))
+        self._under_way = bool(facts["within"])
+        world.collector.restore(self._walks(), int(facts["launched"]))
+        for prefix, buffers in (("collector", world.collector.persistent()), ("probe", world.probe.persistent())):
+            for name, buffer in buffers.items():
+                buffer.copy_from(structured(tensors[f"{prefix}.{name}"], buffer.dtype))
+        world.probe.raw = tensors["probe.raw"]
+        self.observer.fold_started(self.number, {**self.fold.to_dict(), "support": dict(facts["support"])})
 
     def _walk_randomly(self) -> None:
         """Fills the replay by a random policy over the training window; support, reward scale and fixed rows from it."""
@@ -147,13 +197,15 @@ class FoldRun:
         """Collection and training, interleaved; then validation. The host waits for nothing but its own bound on launches."""
         world, learner, collector = self.world, self.world.learner, self.world.collector
         config = world.config
-        self.epoch = epoch
-        learner.set(alpha_c51=config.alpha_c51(epoch))
-        learner.begin_epoch(epoch)
-        collector.begin(self._walks())
         steps, shown = config.train.steps_per_epoch, -1
         parts: list[NDArray[Any]] = []
-        self.step = 0
+        if self._under_way:
+            self._under_way, parts = False, self.log.take(self.number, epoch + 1)
+        else:
+            self.epoch, self.step = epoch, 0
+            learner.set(alpha_c51=config.alpha_c51(epoch))
+            learner.begin_epoch(epoch)
+            collector.begin(self._walks())
         while self.step < steps:
             if self.stop():
                 self._keep(parts)
@@ -213,9 +265,9 @@ class FoldRun:
         served = Served.of(world.learner)
         world.evaluator.serve(served)
         judged = world.evaluator.judge(world.window(*self.fold.validate))
-        better = self.best is None or judged.rank > self.best[1].rank
+        better = self.best is None or judged.rank > self.best[1]
         if better:
-            self.best = (epoch + 1, judged, served)
+            self.best = (epoch + 1, judged.rank, served)
         about = {
             "epoch": epoch + 1, "steps": len(records), "step_us_median": step_us(records), "best": better,
             "bars_seen": len(bars_of(world.ends, *self.fold.train)),

@@ -18,6 +18,7 @@ from foxhunt_rt.dqn.children import ddqn
 from foxhunt_rt.dqn.children.forward import ForwardWorkspace, record_forward
 from foxhunt_rt.dqn.guard import CLEAR
 from foxhunt_rt.dqn.learner import Learner
+from foxhunt_rt.driver import DeviceBuffer
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch
@@ -74,6 +75,11 @@ class LossProbe:
         self.learner.replay.record_sample(self.user, self.batch, self.step)
         self.raw = self.batch.ret.to_numpy()
         self.batch.priority.fill(1.0)
+
+    def persistent(self) -> dict[str, DeviceBuffer]:
+        """The fixed rows, but for `raw`: what a checkpoint must hold."""
+        batch = self.batch
+        return {name: getattr(batch, name) for name in ("state", "next_state", "action", "discount", "priority")}
 
     def measure(self, theta: NDArray[np.float32], target: NDArray[np.float32]) -> dict[str, float]:
         """``{"mse", "ce"}`` of flat parameters ``theta`` against the targets of flat parameters ``target``, in the normalized

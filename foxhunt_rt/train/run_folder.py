@@ -8,6 +8,7 @@
         epochs.json          one object an epoch
         result.json          what `train --json` prints
         checkpoints/*.safetensors
+                             fold1, fold1-best, ...; resume and resume-previous until the run is complete (resume.py)
 
 Each file is written under a temporary name, flushed, and renamed: a reader, and a crash, see the old file or the new one.
 """
@@ -71,6 +72,11 @@ class RunFolder:
     def checkpoint(self, name: str) -> Path:
         """Where the checkpoint of that name stands."""
         return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def forget_resume(self) -> None:
+        """Removes what a run that is complete will not go on from: it holds the replay."""
+        for name in ("resume", "resume-previous"):
+            self.checkpoint(name).unlink(missing_ok=True)
 
 
 def describe_environment(runtime: Any, bars: dict[str, Any]) -> dict[str, Any]:

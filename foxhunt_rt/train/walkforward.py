@@ -31,6 +31,7 @@ from foxhunt_rt.train.interrupt import Interrupt
 from foxhunt_rt.train.metrics_log import MetricsLog
 from foxhunt_rt.train.progress import Observer
 from foxhunt_rt.train.result import build_result
+from foxhunt_rt.train.resume import SavedRun, save_run
 from foxhunt_rt.train.run_folder import RunFolder, describe_environment
 from foxhunt_rt.train.world import World
 
@@ -60,6 +61,8 @@ class WalkForward:
         Where the run folder is made; None: nothing is written.
     name : str
         Of the run folder, after the time.
+    resume : SavedRun, optional
+        A run to go on with, in its own folder: ``data`` and ``config`` are those of that run.
     began : float, optional
         `time.perf_counter` from which the wall time counts; None: now.
 
@@ -73,7 +76,7 @@ class WalkForward:
     """
 
     def __init__(self, rt: Runtime, data: DataSet, config: Config, *, observer: Observer | None = None,
-                 runs: Path | None = None, name: str = "run",
+                 runs: Path | None = None, name: str = "run", resume: SavedRun | None = None,
                  began: float | None = None) -> None:  # fmt: skip
         self.began = time.perf_counter() if began is None else began
         self.runtime, self.config = rt, config
@@ -81,7 +84,7 @@ class WalkForward:
         self.memory = require_memory(rt, lambda planning: World(planning, data, config))
         self.world = World(rt, data, config)
         self.log = MetricsLog()
-        self.runs, self.name = runs, name
+        self.runs, self.name, self.resume = runs, name, resume
         self.folder: RunFolder | None = None
 
     def run(self, folds: Sequence[int] | None = None, stop: Callable[[], bool] | None = None) -> dict[str, Any]:
@@ -101,19 +104,31 @@ class WalkForward:
             SIGINT, SIGTERM (`TrainingTerminated`), or `stop`: the state is saved.
         ConfigError
             There is no fold of such a number.
+        CheckpointError
+            The run to go on with was one on other bars, or of other sizes.
         """
-        chosen = self._choose(folds)
+        if self.resume is not None:
+            self.resume.check(self.world)
+        self.chosen = self._choose(folds) if self.resume is None else self.resume.folds
         self.observer.started({**self.world.about(), "memory": self.memory.summary() if self.memory else ""})
-        if self.runs is not None:
+        reports: list[FoldReport] = []
+        if self.resume is not None:
+            self.folder, reports = RunFolder(self.resume.folder), self.resume.reports(self.world)
+            self.resume.restore_log(self.log)
+        elif self.runs is not None:
             environment = describe_environment(self.runtime, self.world.data.bars.describe())
             self.folder = RunFolder.create(self.runs, self.name, self.config, environment)
             self.folder.write_json("choices.json", self.world.learner.choices)
-        reports: list[FoldReport] = []
+        resume = self.resume
         with Interrupt() as interrupt:
-            for index in chosen:
+            for index in self.chosen[len(reports) :]:
                 fold = FoldRun(self.world, self.world.folds[index], self.log, self.observer,
-                               lambda: interrupt.requested > 0 or (stop is not None and stop()))  # fmt: skip
+                               lambda: interrupt.requested > 0 or (stop is not None and stop()),
+                               lambda fold: self._save_run(reports, fold))  # fmt: skip
                 try:
+                    if resume is not None:
+                        resume.restore_fold(fold)
+                        resume = None
                     reports.append(fold.run())
                 except FoldRun.Stopped:
                     kind = TrainingTerminated if interrupt.requested == signal.SIGTERM else TrainingInterrupted
@@ -123,11 +138,13 @@ class WalkForward:
                     self._save_golden(fold)
                     raise
                 self._save_fold(fold, reports[-1])
+                self._save_run(reports, None)
             result = build_result(self.world, reports, time.perf_counter() - self.began, _median_step_us(self.log))
             if self.folder is not None:
                 result["run"] = str(self.folder.path)
                 self._save_progress(reports)
                 self.folder.write_json("result.json", result)
+                self.folder.forget_resume()
         self.observer.ended(result)
         return result
 
@@ -196,9 +213,14 @@ class WalkForward:
         if self.folder is None:
             return f"{where}; nothing was saved, the state is lost"
         self._save_progress(reports)
-        path = self.folder.checkpoint("interrupted")
-        save_checkpoint(path, self._tensors(fold), self._facts(fold), self.config)
-        return f"{where}; parameters and moments saved in {path} (the replay is lost: resuming starts the fold again)"
+        path = self._save_run(reports, fold)
+        return f"{where}; saved in {path}: train --resume {self.folder.path} goes on from there"
+
+    def _save_run(self, reports: list[FoldReport], fold: FoldRun | None) -> Path | None:
+        """All that the run needs to go on from here."""
+        if self.folder is None:
+            return None
+        return save_run(self.folder.path, self.world, self.log, self.chosen, reports, fold)
 
     def close(self) -> None:
         """Waits for the stream and destroys the graphs."""

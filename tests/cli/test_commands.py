@@ -135,10 +135,10 @@ def test_a_signal_in_training_saves_a_whole_state(tmp_path, small, number, code)
     assert "saved in" in err.splitlines()[-1]
     assert "Traceback" not in err
     run = next((tmp_path / "work" / "runs").iterdir())
-    tensors, facts, _ = load_checkpoint(run / "checkpoints" / "interrupted.safetensors")
-    assert facts["fold"] == 1
-    assert tensors["theta"].size == tensors["m"].size > 0
-    assert (run / "metrics.parquet").exists() == (facts["step"] > 0)
+    tensors, facts, _ = load_checkpoint(run / "checkpoints" / "resume.safetensors")
+    assert facts["current"]["fold"] == 0
+    assert tensors["learner.theta"].size == tensors["learner.m"].size > 0
+    assert (run / "metrics.parquet").exists() == (facts["current"]["step"] > 0)
     assert not list(run.rglob("*.tmp"))
 
 
