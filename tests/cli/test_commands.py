@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ..train.train_harness import timeless
 from .conftest import ROOT, environment
 
 FAILURE, GUARD, INTERRUPTED, TERMINATED = 1, 5, 130, 143
@@ -113,7 +114,7 @@ def test_a_guard_fault_has_its_own_exit_code(cli, small, tmp_path):
 
 def started(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
     work = tmp_path / "work"
-    work.mkdir(exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
     return subprocess.Popen([sys.executable, "-m", "foxhunt_rt", *args], cwd=work, text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, env=environment(FOXHUNT_CACHE=str(tmp_path / "cache")))  # fmt: skip
 
@@ -140,6 +141,41 @@ def test_a_signal_in_training_saves_a_whole_state(tmp_path, small, number, code)
     assert tensors["learner.theta"].size == tensors["learner.m"].size > 0
     assert (run / "metrics.parquet").exists() == (facts["current"]["step"] > 0)
     assert not list(run.rglob("*.tmp"))
+
+
+def test_a_killed_run_is_resumed_to_the_same_result(tmp_path, small):
+    """kill -9 once there is a checkpoint, then --resume: the result of a run that nobody killed."""
+    command = (
+        "train",
+        "--synthetic",
+        *small,
+        "--set",
+        "train.epochs=2",
+        "--set",
+        "train.steps_per_epoch=150",
+        "--json",
+    )
+    process = started(tmp_path / "whole", *command)
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0
+    whole = json.loads(out.splitlines()[-1])
+
+    process = started(tmp_path / "killed", *command)
+    runs = tmp_path / "killed" / "work" / "runs"
+    until = time.monotonic() + 100
+    while not list(runs.rglob("resume.safetensors")):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    process.kill()
+    process.communicate(timeout=100)
+    (run,) = runs.iterdir()
+    assert not (run / "result.json").exists()
+
+    process = started(tmp_path / "killed", "train", "--synthetic", "--resume", str(run), "--json")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert timeless(json.loads(out.splitlines()[-1])) == timeless(whole)
+    assert (run / "result.json").exists() and not list(run.rglob("resume*"))
 
 
 @pytest.mark.parametrize(("number", "code", "word"),
