@@ -41,6 +41,7 @@ _CODES = (
     ("foxhunt_rt.dqn.children.ddqn", "BranchError", ExitCode.USAGE),
     ("foxhunt_rt.replay.errors", "ReplayError", ExitCode.USAGE),
     ("foxhunt_rt.market.bars", "BarsError", ExitCode.DATA),
+    ("foxhunt_rt.train.resume", "ResumeError", ExitCode.DATA),
     ("foxhunt_rt.driver.errors", "DriverNotFound", ExitCode.MACHINE),
     ("foxhunt_rt.kernels.errors", "ArchitectureError", ExitCode.MACHINE),
     ("foxhunt_rt.kernels.errors", "KernelNotFound", ExitCode.MACHINE),

@@ -90,7 +90,8 @@ def _resumed(args: argparse.Namespace) -> SavedRun | None:
     if args.resume is None:
         return None
     own = {"--config": args.config, "--set": args.assignments, "--seed": args.seed, "--fold": args.folds,
-           "--name": args.name, "--no-save": args.no_save}  # fmt: skip
+           "--name": args.name, "--no-save": args.no_save,
+           "--profile": args.profile != "smoke", "--runs": args.runs != "runs"}  # fmt: skip
     if given := [name for name, value in own.items() if value not in (None, [], False)]:
         raise UsageError(f"--resume goes on with the run's own configuration and folder; leave out {', '.join(given)}")
     from foxhunt_rt.train.resume import SavedRun

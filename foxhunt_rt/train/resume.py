@@ -33,7 +33,7 @@ from foxhunt_rt.train.metrics_log import MetricsLog
 from foxhunt_rt.train.support import Support
 from foxhunt_rt.train.world import World
 
-__all__ = ["SavedRun", "bars_digest", "save_run"]
+__all__ = ["ResumeError", "SavedRun", "bars_digest", "save_run"]
 
 _KIND = "run"
 _CURRENT, _PREVIOUS = "resume", "resume-previous"
@@ -41,6 +41,10 @@ _CURRENT, _PREVIOUS = "resume", "resume-previous"
 _REPORT = ("epochs", "best_epoch", "bars_seen", "steps", "launches", "alarms", "loss_first", "loss_last", "test")
 
 Tensors = dict[str, NDArray[Any]]
+
+
+class ResumeError(CheckpointError):
+    """A run that cannot be gone on with; says why."""
 
 
 def bars_digest(bars: Bars) -> str:
@@ -118,7 +122,7 @@ class SavedRun:
 
         Raises
         ------
-        CheckpointError
+        ResumeError
             There is none, the run is complete, or the file is damaged, foreign or newer; the one before is offered.
         """
         path = run
@@ -128,16 +132,15 @@ class SavedRun:
                 path = previous
             if not path.exists():
                 why = "is complete" if (run / "result.json").exists() else "holds no checkpoint to go on from"
-                raise CheckpointError(f"{run} {why}; start a new run")
+                raise ResumeError(f"{run} {why}; start a new run")
         previous = path.with_name(f"{_PREVIOUS}.safetensors")
         try:
             tensors, facts, _ = load_checkpoint(path)
             if facts.get("kind") != _KIND:
                 raise CheckpointError(f"{path} is no checkpoint of a run; give a run folder, or its resume.safetensors")
         except CheckpointError as error:
-            if previous.exists() and previous != path:
-                raise CheckpointError(f"{error}; the one before is {previous}") from error
-            raise
+            before = f"; the one before is {previous}" if previous.exists() and previous != path else ""
+            raise ResumeError(f"{error}{before}") from error
         folder, config = path.parent.parent, Config().merged(facts["config"])
         if (folder / "choices.json").exists():  # products by others than were measured then would give other bits
             config = config.merged({"network": {"choices": str(folder)}})
@@ -149,13 +152,16 @@ class SavedRun:
         return [int(index) for index in self.facts["folds"]]
 
     def check(self, world: World) -> None:
-        """Raises CheckpointError unless a world can go on from here. Changes nothing."""
+        """Raises ResumeError unless a world can go on from here. Changes nothing."""
         if self.facts["bars"] != bars_digest(world.data.bars):
-            raise CheckpointError(
+            raise ResumeError(
                 f"{self.path} was trained on other bars than {world.data.bars.source}; give those of the run"
             )
         if (current := self.facts["current"]) is not None:
-            check_state(world.learner, self._part("learner"), current["learner"])
+            try:
+                check_state(world.learner, self._part("learner"), current["learner"])
+            except CheckpointError as error:
+                raise ResumeError(f"{self.path}: {error}") from error
 
     def restore_log(self, log: MetricsLog) -> None:
         """Puts the records so far in place of those of ``log``."""

@@ -104,7 +104,7 @@ class WalkForward:
             SIGINT, SIGTERM (`TrainingTerminated`), or `stop`: the state is saved.
         ConfigError
             There is no fold of such a number.
-        CheckpointError
+        ResumeError
             The run to go on with was one on other bars, or of other sizes.
         """
         if self.resume is not None:

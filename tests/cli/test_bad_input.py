@@ -143,7 +143,6 @@ def test_bad_configuration_file(cli, tmp_path):
         (["train", "--profile", "smokee"], "did you mean smoke?"),
         (["train", "bars.csv", "--synthetic"], "leave one out"),
         (["train", "--resume", "runs/x", "--set", "optim.lr=1", "--fold", "1"], "leave out --set, --fold"),
-        (["train", "--resume", "runs/x"], "give"),
         (["verify", "--plant", "adam"], "child=NAME"),
         (["verify", "--steps", "0"], "at least 1"),
     ],
@@ -152,6 +151,13 @@ def test_bad_usage(cli, leftovers, args, says):
     done = cli(*args)
     assert done.code == USAGE
     assert says in done.error
+    assert leftovers() == []
+
+
+def test_a_run_that_is_not_there_is_not_resumed(cli, leftovers):
+    done = cli("train", "--resume", "runs/x")
+    assert done.code == DATA
+    assert "runs/x does not exist; give" in done.error
     assert leftovers() == []
 
 

@@ -92,7 +92,7 @@ def test_a_short_training_is_judged(runtime: Runtime) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("what", ["mirror", "counterfactual"])
 def test_it_learns_with_what_collection_adds(runtime: Runtime, what: str) -> None:
-    """Half the rows mirrored, or the steps that were not taken beside: rewards of the wrong sign would teach the opposite (K14)."""
+    """Half the rows mirrored, or the steps that were not taken: rewards of the wrong sign would teach the opposite (K14)."""
     found = train(runtime, 0, CONFIG.merged({"market": {what: {"enabled": True}}}))
     print({name: round(value, 3) for name, value in found.items()})
     assert found["share"] >= 0.7
