@@ -96,13 +96,14 @@ class Served:
 
     def kept(self) -> dict[str, NDArray[Any]]:
         """As plain arrays, all of it, for `restored`."""
-        return {"theta": self.theta} | ({} if self.plan is None else {"plan": plain(self.plan)})
+        parts = {"theta": self.theta, "plan": None if self.plan is None else plain(self.plan), "context": self.context}
+        return {name: array for name, array in parts.items() if array is not None}
 
     @classmethod
     def restored(cls, tensors: Mapping[str, NDArray[Any]]) -> Served:
         """What `kept` gave."""
         plan = structured(tensors["plan"], abi.dtype("plan_state")) if "plan" in tensors else None
-        return cls(tensors["theta"], plan)
+        return cls(tensors["theta"], plan, tensors.get("context"))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Plain arrays of a checkpoint: `theta`, `context` where there is one, and so `plan.state`, with `plan.readiness` and
