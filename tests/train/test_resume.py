@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 BASE = ("train.steps_per_epoch=30", "train.steps_per_launch=1", "replay.capacity=3001")
 ADDED = ("market.counterfactual.enabled=true", "market.counterfactual.share=0.5", "market.mirror.enabled=true")
-EVERYTHING = (*ADDED, *(f"{name}.enabled=true" for name, _ in FEATURES), "vaccine.period=7", "causal.period=6")
+EVERYTHING = (*ADDED, *(f"{name}.enabled=true" for name, _ in FEATURES), "vaccine.period=7", "causal.period=6",
+              "network.residual=true", "network.hidden=24,24")  # fmt: skip
 #: Of the record of a step, what depends on the clock.
 CLOCK = ("step_us",)
 
