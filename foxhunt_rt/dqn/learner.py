@@ -411,17 +411,16 @@ class Learner:
             extension.begin_epoch(epoch, self.extensions)
 
     def end_epoch(self, epoch: int) -> None:
-        """What extensions do after an epoch's last step (`Extension.end_epoch`). Drains the learner.
+        """What extensions do after an epoch's last step (`Extension.end_epoch`), once every step is done. Those of the package that
+        measure then copy to the host, which waits for the stream and is refused in a capture.
 
-        In a capture: refused. Synchronizes: yes. Allocates: no.
+        In a capture: legal, but for what extensions do. Synchronizes: yes, by mapped memory. Allocates: no.
 
         Raises
         ------
         GuardFault
             A step found something impossible.
         """
-        if not self.extensions:
-            return
         self._wait_for_all()
         for extension in self.extensions:
             extension.end_epoch(epoch, self.extensions)
