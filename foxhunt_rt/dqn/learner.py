@@ -411,8 +411,8 @@ class Learner:
             extension.begin_epoch(epoch, self.extensions)
 
     def end_epoch(self, epoch: int) -> None:
-        """What extensions do after an epoch's last step (`Extension.end_epoch`), once every step is done. Those of the package that
-        measure then copy to the host, which waits for the stream and is refused in a capture.
+        """What extensions do after an epoch's last step (`Extension.end_epoch`), once every step is done. Those of the package
+        that measure then copy to the host, which waits for the stream and is refused in a capture.
 
         In a capture: legal, but for what extensions do. Synchronizes: yes, by mapped memory. Allocates: no.
 
