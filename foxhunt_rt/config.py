@@ -56,6 +56,7 @@ __all__ = [
     "RiskConfig",
     "SelectivityConfig",
     "SpectralConfig",
+    "TemporalConfig",
     "TrainConfig",
     "VaccineConfig",
 ]
@@ -71,6 +72,7 @@ class NetworkConfig(Section):
     residual: bool = option(
         False, "each hidden layer behind the first is a block x + relu(x W + b) (He 2016); of equal widths"
     )
+    window: int = option(16, "L: states that the blocks in front of the trunk look at, where one is on", low=1, high=256)
     precision: str = option("fp32", "arithmetic of the matrix products", choices=("fp32", "tf32", "bf16"))
     choices: str = option(
         "", "measured products to keep to: a run folder, checkpoint or golden replay; fresh: measure anew"
@@ -396,6 +398,18 @@ class PlanConfig(HeadConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class TemporalConfig(HeadConfig):
+    """A Mamba-2 block over the last network.window states, in front of the trunk (Dao & Gu 2024): docs/step/temporal.md."""
+
+    section = "temporal"
+    enabled: bool = option(False, "add the block to the network")
+    heads: int = option(4, "H: heads of the scan, each with a decay of its own", low=1, high=64)
+    head_dim: int = option(16, "D: channels of a head", low=1, high=256)
+    state_dim: int = option(16, "N: state channels, over which a position is weighed against the present", low=1, high=256)
+    conv: int = option(4, "width of the causal convolution, in states", low=1, high=16)
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -585,6 +599,7 @@ class Config:
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
     popart: PopArtConfig = dataclasses.field(default_factory=PopArtConfig)
+    temporal: TemporalConfig = dataclasses.field(default_factory=TemporalConfig)
     spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
     depth: DepthConfig = dataclasses.field(default_factory=DepthConfig)
     isv: IsvConfig = dataclasses.field(default_factory=IsvConfig)

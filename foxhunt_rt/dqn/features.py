@@ -26,6 +26,7 @@ from foxhunt_rt.dqn.children import (
     prune,
     spectral,
     stochastic_depth,
+    temporal,
     vaccine,
 )
 from foxhunt_rt.dqn.extension import Extension
@@ -39,6 +40,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("popart", popart.PopArt),
     ("spectral", spectral.Spectral),
     ("depth", stochastic_depth.StochasticDepth),
+    ("temporal", temporal.Temporal),
     ("causal", causal.Causal),
     ("cql", aux.Cql),
     ("iql", aux.Iql),

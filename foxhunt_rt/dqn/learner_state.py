@@ -32,6 +32,7 @@ _REPLAY = "replay."
 _BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction",
              "popart.enabled", "popart.min_count", "popart.max_change",
              "spectral.enabled", "spectral.sigma_max", "depth.enabled", "depth.drop", "isv.enabled",
+             "network.window", "temporal.enabled", "temporal.heads", "temporal.head_dim", "temporal.state_dim", "temporal.conv",
              "vaccine.enabled", "vaccine.period", "vaccine.rate", "vaccine.target_max",
              "causal.enabled", "causal.period", "causal.groups", "causal.rows", "causal.reference", "causal.rate",
              "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",

@@ -1,0 +1,261 @@
+"""forward.temporal and adam_grad.temporal: a Mamba-2 block in front of the trunk (docs/step/temporal.md).
+
+The way there, by three passes side by side: 1. in_proj on all positions of the windows, 2. z_proj on the state, 3. `mamba_scan`,
+a block a row, 4. out_proj, added to the state. The way back on s: 1. out_proj, 2. `mamba_scan_backward`, 3. in_proj, 4. z_proj,
+5. `grad_reduce`: what was split, and the squares of the group's gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from foxhunt_rt.config import Config, ConfigError, TemporalConfig
+from foxhunt_rt.dqn.blocks import BlockInputs, BlockWorkspace, InputBlock
+from foxhunt_rt.dqn.children import adam_grad, forward
+from foxhunt_rt.dqn.children.products import LayerWeights, flat, matrices
+from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
+from foxhunt_rt.dqn.groups import uniform_bound
+from foxhunt_rt.dqn.layout import STATE_PAD, Layer, NetworkLayout, ParameterGroup, Segment, Tensor, padded
+from foxhunt_rt.driver import Buffer
+from foxhunt_rt.graph import Child, Runtime
+from foxhunt_rt.kernels import abi
+
+_THREADS = 128
+_SHARED_BYTES = 48 << 10  # what every device gives a block
+_MOST_BLOCKS = 256  # of mamba_scan_backward: as many partial gradients of the small parameters
+_PRODUCTS = ("in_proj", "z_proj", "out_proj")
+#: Small parameters, side by side behind the products, in the order of the kernels' offsets.
+_SMALL = ("conv.weight", "conv.bias", "dt_bias", "a_log", "d", "norm")
+#: softplus^-1 of the smallest and the largest step that a head starts with, as in the authors' code; and log of the largest -A.
+_DT_MIN, _DT_MAX, _A_MAX = 1e-3, 0.1, 16.0
+
+
+@dataclass(frozen=True)
+class MambaBlock(InputBlock):
+    """The Mamba-2 block's sizes and its way there.
+
+    Attributes
+    ----------
+    name : str
+        Of its parameter group.
+    window : int
+        L.
+    heads, head_dim, state_dim, conv : int
+        H, D, N, W.
+    """
+
+    name: str
+    window: int
+    heads: int
+    head_dim: int
+    state_dim: int
+    conv: int
+
+    @property
+    def inner(self) -> int:
+        """I = H D."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """C = I + 2 N: those under the convolution."""
+        return self.inner + 2 * self.state_dim
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Arguments of both kernels."""
+        return dict(L=self.window, H=self.heads, D=self.head_dim, N=self.state_dim, W=self.conv,
+                    Wp=padded(self.channels + self.heads), Ip=padded(self.inner), Cp=padded(self.channels))  # fmt: skip
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The small ones; those of the products depend on the state."""
+        low, high = (math.log(math.expm1(dt)) for dt in (_DT_MIN, _DT_MAX))
+        a = math.log(_A_MAX) / 2.0
+        taps = uniform_bound(self.conv)
+        return (Tensor("conv.weight", (self.conv, self.channels), False, taps, pads=(1, 16)),
+                Tensor("conv.bias", (self.channels,), False, taps),
+                Tensor("dt_bias", (self.heads,), False, (high - low) / 2.0, (high + low) / 2.0),
+                Tensor("a_log", (self.heads,), False, a, a), Tensor("d", (self.heads,), False, 0.0, 1.0),
+                Tensor("norm", (self.inner,), False, 0.0, 1.0))  # fmt: skip
+
+    def products(self, state_dim: int) -> tuple[Tensor, ...]:
+        """The weights of the three products, none of which has a bias."""
+        s, pads = state_dim, (STATE_PAD, 16)
+        width, bound = self.channels + self.heads, uniform_bound(state_dim)
+        return (Tensor("in_proj", (s, width), True, bound, pads=pads), Tensor("z_proj", (s, self.inner), True, bound, pads=pads),
+                Tensor("out_proj", (self.inner, s), True, uniform_bound(self.inner), pads=pads[::-1]))  # fmt: skip
+
+    def layers(self, layout: NetworkLayout) -> dict[str, Layer]:
+        """The three products as layers. Their bias is a stand-in of the right width: the block has none."""
+        found = {s.name.removeprefix(f"{self.name}."): s for s in layout.group_segments[self.name]}
+        return {name: Layer(found[name], found[name], relu=False) for name in _PRODUCTS}
+
+    def small(self, layout: NetworkLayout) -> tuple[Segment, ...]:
+        """The segments of the small parameters, side by side."""
+        return layout.group_segments[self.name][len(_PRODUCTS) :]
+
+    def small_args(self, layout: NetworkLayout) -> dict[str, int]:
+        """How many floats the small parameters take, and their offsets in them."""
+        segments = self.small(layout)
+        begin = segments[0].offset
+        names = ("bias_at", "dt_at", "a_at", "d_at", "norm_at")
+        return {"P": segments[-1].stop - begin, **{n: s.offset - begin for n, s in zip(names, segments[1:], strict=True)}}
+
+    def cut_small(self, layout: NetworkLayout, params: Buffer) -> Buffer:
+        """The small parameters of flat ones."""
+        segments = self.small(layout)
+        view: Buffer = params[segments[0].offset : segments[-1].stop]
+        return view
+
+    def scratch(self, rt: Runtime, layout: NetworkLayout, rows: int, passes: int, label: str) -> dict[str, Buffer]:
+        sizes = self.sizes
+        shapes = {"proj": (passes, rows * self.window, sizes["Wp"]), "z": (passes, rows, sizes["Ip"]),
+                  "gated": (passes, rows, sizes["Ip"]), "y": (passes, rows, sizes["Ip"]), "memory": (passes, rows),
+                  "no_bias": (max(sizes["Wp"], sizes["Ip"], layout.state_padded),)}  # fmt: skip
+        return {name: rt.zeros(shape, np.float32, f"{label}.{name}") for name, shape in shapes.items()}
+
+    def record(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
+               passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
+        rows, layers, made, sizes = passes[0].x.shape[0], self.layers(layout), work.scratch, self.sizes
+        x = [p.x for p in passes]
+        past = [p.windows.states.view((rows * self.window, layout.state_padded)) for p in passes]
+
+        def product(name: str, rows: int, inputs: Sequence[Buffer], y: Buffer, residual: bool = False) -> None:
+            weight, zeros = layers[name].weight, made["no_bias"][: layers[name].n_padded]
+            cut = [None if p is None else p[weight.offset : weight.stop] for p in (theta, target)]
+            weights = LayerWeights(cut[0], zeros, cut[1], None if target is None else zeros)  # type: ignore[arg-type]
+            forward.own_layer(child, layers[name], rows, inputs, weights, y, residual=residual)
+
+        product("in_proj", rows * self.window, past, made["proj"])
+        product("z_proj", rows, x, made["z"])
+        others = [None] * (3 - len(x))
+        states = dict(zip(("x0", "x1", "x2"), [*x, *others], strict=True))
+        child.launch("mamba_scan", (rows, len(x)), (_THREADS,), shared=self.shared_bytes(layout, backward=False), args=dict(
+            proj=made["proj"], z=made["z"], **states, length0=passes[0].windows.length,
+            length1=passes[1].windows.length if len(x) > 1 else None, theta=self.cut_small(layout, theta),
+            target=None if target is None else self.cut_small(layout, target), out=work.out, gated=made["gated"], y=made["y"],
+            memory=made["memory"], passes=len(x), R=rows, Sp=layout.state_padded, **sizes,
+            **self.small_args(layout)))  # fmt: skip
+        product("out_proj", rows, [matrices(made["gated"], p, 1) for p in range(len(x))], work.out, residual=True)
+
+    def shared_bytes(self, layout: NetworkLayout, *, backward: bool) -> int:
+        """Dynamic shared memory of a kernel.
+
+        Raises
+        ------
+        ConfigError
+            More than every device has.
+        """
+        window, heads, inner = self.window, self.heads, self.sizes["Ip"]
+        floats = self.state_dim + window + window * heads + inner
+        if backward:
+            floats += self.small_args(layout)["P"] + window + 2 * window * heads
+        if 4 * floats > _SHARED_BYTES:
+            raise ConfigError(f"temporal takes {4 * floats} bytes of shared memory, above {_SHARED_BYTES}; lower "
+                              "network.window, temporal.heads or temporal.head_dim")  # fmt: skip
+        return 4 * floats
+
+
+class Temporal(Extension):
+    """A Mamba-2 block (Dao & Gu 2024) over the last L states, added to the state that the trunk takes.
+
+    Parameters
+    ----------
+    config : TemporalConfig
+        Heads and widths, learning rate and clip of its own optimizer.
+
+    Attributes
+    ----------
+    backward : dict of Buffer
+        What the way back writes: ``dproj``, ``dz``, ``dgated``, ``partial``, ``stats``.
+    """
+
+    name = "temporal"
+    metrics = ("temporal_ratio", "temporal_memory", "temporal_length")
+    backward: dict[str, Buffer]
+
+    def __init__(self, config: TemporalConfig) -> None:
+        self.config = config
+
+    def _sizes(self, window: int) -> MambaBlock:
+        c = self.config
+        return MambaBlock(self.name, window, c.heads, c.head_dim, c.state_dim, c.conv)
+
+    def parameters(self, layout: NetworkLayout) -> list[ParameterGroup]:
+        block = self._sizes(1)  # whose parameters no window changes
+        tensors = (*block.products(layout.state_dim), *block.tensors)
+        return [ParameterGroup(self.name, tensors, self.config.lr_factor, self.config.max_grad_norm)]
+
+    def block(self, config: Config) -> MambaBlock:
+        return self._sizes(config.network.window)
+
+    def record(self, step: StepView) -> None:
+        chain, group, theta, target = step.blocks, step.group(self.name), step.adam.theta, step.adam.target
+        block = next(b for b in step.layout.blocks if isinstance(b, MambaBlock))
+        inputs, work = chain.inputs[self.name], chain.work[self.name]
+        begin, stop = step.layout.group_range(self.name)
+        reads = [theta[begin:stop], target[begin:stop], *(p.x for p in inputs),
+                 *(b for p in inputs for b in p.windows.buffers())]  # fmt: skip
+        with step.block_forward(self.name, reads, work.buffers()) as child:
+            block.record(child, step.layout, theta, target, inputs, work)
+        self._record_backward(step, block, group, inputs[0], work)
+
+    def _record_backward(self, step: StepView, block: MambaBlock, group: GroupView, inputs: BlockInputs,
+                         work: BlockWorkspace) -> None:  # fmt: skip
+        rt, layout, chain = step.runtime, step.layout, step.blocks
+        assert chain.before[self.name] is None, "temporal is the first of the blocks: nobody asks for the state's gradient"
+        rows, sizes, small, layers = inputs.x.shape[0], block.sizes, block.small_args(layout), block.layers(layout)
+        past: Buffer = inputs.windows.states.view((rows * block.window, layout.state_padded))
+        blocks = min(rows, _MOST_BLOCKS)
+        rows_of = {"in_proj": past.shape[0], "z_proj": rows, "out_proj": rows}
+        splits = {name: adam_grad.splits(n) for name, n in rows_of.items()}
+        stride = {name: layer.weight.size + layer.n_padded for name, layer in layers.items()}  # with a stand-in for db
+        places, at = dict[str, int](), 0
+        for name in _PRODUCTS:
+            places[name], at = at, at + splits[name] * stride[name]
+        shapes = {"dproj": (past.shape[0], sizes["Wp"]), "dz": (rows, sizes["Ip"]), "dgated": (rows, sizes["Ip"]),
+                  "partial": (at + blocks * small["P"],), "stats": (blocks, abi.constant("TEMPORAL_STATS"))}  # fmt: skip
+        made = self.backward = {name: rt.zeros(shape, np.float32, f"temporal.{name}") for name, shape in shapes.items()}
+        start = group.segments[0].offset
+        parts: dict[str, Any] = {name: (places[name], stride[name], splits[name], 0) for name in _PRODUCTS}
+        first_small = block.small(layout)[0].offset
+        runs = rt.array(np.array([
+            (s.offset - start, s.stop - start,
+             *parts.get(s.name.removeprefix(f"{self.name}."), (at + s.offset - first_small, small["P"], blocks, 0)))
+            for s in group.segments], abi.dtype("grad_run")), "temporal.runs")  # fmt: skip
+        theta, gradient = step.adam.theta, chain.gradient[self.name]
+        kept = {name: work.scratch[name][:1] for name in ("proj", "z", "gated", "y", "memory")}
+        begin, stop = layout.group_range(self.name)
+
+        def product(name: str, x: Buffer, dy: Buffer, dx: Buffer | None) -> None:
+            layer = layers[name]
+            to = made["partial"][places[name] :], made["partial"][places[name] + layer.weight.size :]
+            adam_grad.own_layer(child, layer, theta[layer.weight.offset : layer.weight.stop], x, dy, dx, to, stride[name],
+                                splits[name], None, relu=False)  # fmt: skip
+
+        with step.block_backward(self.name,
+                                 [theta[begin:stop], inputs.x, *inputs.windows.buffers(), gradient, work.out, *kept.values(), runs],
+                                 [*made.values(), *group.gradient]) as child:  # fmt: skip
+            product("out_proj", matrices(work.scratch["gated"], 0, 1), gradient, made["dgated"])
+            child.launch("mamba_scan_backward", (blocks,), (_THREADS,), shared=block.shared_bytes(layout, backward=True), args=dict(
+                **{name: flat(kept[name]) for name in ("proj", "z", "y", "memory")}, dgated=made["dgated"], x=inputs.x,
+                out=matrices(work.out, 0, 1), length=inputs.windows.length, theta=block.cut_small(layout, theta),
+                dproj=made["dproj"], dz=made["dz"], partial=made["partial"][at:], stats=made["stats"], R=rows, blocks=blocks,
+                rows_per_block=-(-rows // blocks), Sp=layout.state_padded, **sizes, **small))  # fmt: skip
+            product("in_proj", past, made["dproj"], None)
+            product("z_proj", inputs.x, made["dz"], None)
+            group.record_squares(child, made["partial"], runs)
+        metrics = step.metrics_of(self)
+        with step.child("adam_grad.temporal_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]) as child:
+            child.launch("temporal_metrics", (1,), (_THREADS,),
+                         dict(stats=made["stats"], metrics=metrics, blocks=blocks, R=rows, L=block.window))  # fmt: skip
+
+
+__all__ = ["MambaBlock", "Temporal"]
