@@ -72,7 +72,9 @@ class NetworkConfig(Section):
     residual: bool = option(
         False, "each hidden layer behind the first is a block x + relu(x W + b) (He 2016); of equal widths"
     )
-    window: int = option(16, "L: states that the blocks in front of the trunk look at, where one is on", low=1, high=256)
+    window: int = option(
+        16, "L: states that the blocks in front of the trunk look at, where one is on", low=1, high=256
+    )
     precision: str = option("fp32", "arithmetic of the matrix products", choices=("fp32", "tf32", "bf16"))
     choices: str = option(
         "", "measured products to keep to: a run folder, checkpoint or golden replay; fresh: measure anew"
@@ -405,7 +407,9 @@ class TemporalConfig(HeadConfig):
     enabled: bool = option(False, "add the block to the network")
     heads: int = option(4, "H: heads of the scan, each with a decay of its own", low=1, high=64)
     head_dim: int = option(16, "D: channels of a head", low=1, high=256)
-    state_dim: int = option(16, "N: state channels, over which a position is weighed against the present", low=1, high=256)
+    state_dim: int = option(
+        16, "N: state channels, over which a position is weighed against the present", low=1, high=256
+    )
     conv: int = option(4, "width of the causal convolution, in states", low=1, high=16)
 
 

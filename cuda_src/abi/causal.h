@@ -4,11 +4,17 @@
 typedef struct {
     const float *state;     //@ in f32[R*Sp]     (R, Sp) observed rows
     const int32_t *bounds;  //@ in i32[G+1]      group g is columns [bounds[g], bounds[g+1])
+    const float *window;    //@ in f32[R*L*Sp] if_any    (R, L, Sp) the states that end in the rows
+    const int32_t *length;  //@ in i32[R] optional       states in a window; null without windows
     float *x;               //@ out f32[G*R*Sp]  (G, R, Sp) the rows with group g at its reference
+    float *past;            //@ out f32[G*R*L*Sp] if_any (G, R, L, Sp) the windows, the group at the same reference throughout
+    int32_t *past_length;   //@ out i32[G*R] optional
     int32_t R;              //@ rows
     int32_t Sp;             //@ floats of a row
     int32_t G;              //@ groups
     int32_t mean;           //@ the reference: 1 the mean of the rows, 0 zero
+    int32_t L;              //@ states of a window; 0: the network does not look back
+    uint32_t pad0_;         //@ pad
 } causal_intervene_args;
 
 typedef struct {

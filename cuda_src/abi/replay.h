@@ -208,10 +208,13 @@ typedef struct {
     const float *state;            //@ in f32[E*S]        (E, S)             S: the state's width with or without padding
     const int32_t *fresh;          //@ in i32[E] optional                    not 0: the state begins an episode
     const int32_t *ended;          //@ in i32[E] optional                    not 0: the state ended its episode, the window is emptied
+    const float *context;          //@ in f32[C] if_any                      columns behind those of state
     float *after;                  //@ out f32[E*L*Sp]
     int32_t *length_after;         //@ out i32[E]
     int32_t E;                     //@ environments
     int32_t L;                     //@ states of a window
     int32_t S;                     //@ floats of a row of state, at most Sp
     int32_t Sp;                    //@ floats of a row of a window
+    int32_t C;                     //@ columns of the context
+    uint32_t pad0_;                //@ pad
 } window_push_args;

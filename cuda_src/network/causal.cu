@@ -26,7 +26,14 @@ FX_KERNEL_ANYBLOCK(causal_intervene) {
         }
         for (int r = 0; r < a.R; ++r)
             a.x[((size_t)g * a.R + r) * a.Sp + c] = inside ? reference : a.state[(size_t)r * a.Sp + c];
+        for (int r = 0; a.L && r < a.R; ++r)
+            for (int l = 0; l < a.L; ++l) {
+                const size_t from = ((size_t)r * a.L + l) * a.Sp + c;
+                a.past[(size_t)g * a.R * a.L * a.Sp + from] =
+                    inside && l >= a.L - a.length[r] ? reference : a.window[from];
+            }
     }
+    if (a.L) FX_FOR(r, a.R) a.past_length[g * a.R + r] = a.length[r];
 }
 
 FX_KERNEL_ANYBLOCK(causal_effect) {

@@ -69,7 +69,8 @@ FX_KERNEL_ANYBLOCK(window_push) {
     float *after = a.after + (int64_t)e * L * a.Sp;
     FX_FOR(c, a.Sp) {  // a column is one thread's, oldest first: after may be before
         for (int l = 0; l < L - 1; ++l) after[l * a.Sp + c] = l >= L - held ? before[(l + 1) * a.Sp + c] : 0.0f;
-        after[(L - 1) * a.Sp + c] = c < a.S ? a.state[(int64_t)e * a.S + c] : 0.0f;
+        after[(L - 1) * a.Sp + c] =
+            c < a.S ? a.state[(int64_t)e * a.S + c] : (c < a.S + a.C ? a.context[c - a.S] : 0.0f);
     }
     __syncthreads();  // everyone has read length_before
     FX_FOR(one, 1) a.length_after[e] = a.ended && a.ended[e] ? 0 : held;

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from foxhunt_rt.dqn.blocks import history_of
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.dqn.policy import Policy, PolicyError
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.interop import to_numpy
-from foxhunt_rt.replay import ReplayError, padded_state_dim
+from foxhunt_rt.replay import ReplayError, Windows, padded_state_dim
 
 __all__ = ["Actor", "finite"]
 
@@ -47,6 +49,9 @@ class Actor:
     Notes
     -----
     Allocates, loads, captures and synchronizes; not legal inside a capture.
+
+    A network that looks back acts on ``history``, the past states of as many environments as ``rows``, which only `Agent.observe`
+    moves on, and the states given; or on windows that are given whole.
     """
 
     def __init__(self, runtime: Runtime, layout: NetworkLayout, params: Buffer, control: Buffer, rows: int,
@@ -58,11 +63,18 @@ class Actor:
         self._state = runtime.zeros((rows, padded_state_dim(layout.state_dim)), np.float32, "act.state")
         self._action = runtime.zeros(rows, np.int32, "act.action")
         self._padded = np.zeros(self._state.shape, np.float32)
+        self.history = history_of(runtime, layout, rows, "act.history")
+        self._windows: Windows | None = None
+        if self.history is not None:
+            kept = self.history.windows
+            self._windows = Windows.allocate(runtime, rows, kept.window, self._state.shape[1], "act.windows")
         plan = runtime.plan("act")
         written = [self._state] if context is not None else []
-        with plan.child("act", reads=self.policy.reads(params, self._state), writes=[*self.policy.writes(self._action), *written],
-                        private=self.policy.private()) as child:  # fmt: skip
-            self.policy.record_act(child, params, self._state, self._action)
+        written += [] if self._windows is None else self._windows.buffers()
+        past = [] if self.history is None else self.history.windows.buffers()
+        with plan.child("act", reads=[*self.policy.reads(params, self._state), *past],
+                        writes=[*self.policy.writes(self._action), *written], private=self.policy.private()) as child:  # fmt: skip
+            self.policy.record_act(child, params, self._state, self._action, history=self.history, windows=self._windows)
         self.graph = plan.build(ungraphed=False)
 
     def explore(self, epsilon: float, temperature: float) -> None:
@@ -93,20 +105,55 @@ class Actor:
         return values.reshape(*shape, -1)
 
     def _rows(self, states: object) -> tuple[npt.NDArray[np.float32], tuple[int, ...]]:
-        """The states as (n, S), and the shape of what comes out for them."""
-        array, width = finite(self.runtime, "states", states), self.width
+        """The states as (n, S), or windows as (n, k, S), and the shape of what comes out for them."""
+        array, width, window = finite(self.runtime, "states", states), self.width, self.layout.window
+        if window and array.ndim == 3 and array.shape[-1] == width and 1 <= array.shape[1] <= window:
+            return array, array.shape[:1]
         if array.ndim not in (1, 2) or array.shape[-1] != width:
             raise ReplayError(f"states have shape {array.shape}; give (n, {width}) or ({width},)")
-        return array.reshape(-1, width), array.shape[:-1]
+        rows = array.reshape(-1, width)
+        if window and len(rows) != self.rows:
+            raise ReplayError(f"{len(rows)} states follow on the past of {self.rows} environments; give a state of each, or "
+                              f"windows (n, 1 to {window}, {width}), oldest state first")  # fmt: skip
+        return rows, array.shape[:-1]
 
     def _forward(self, rows: npt.NDArray[np.float32]) -> Iterator[slice]:
         """Launches for `rows`, as many at a time as the graph takes; yields which ones have been."""
-        for first in range(0, len(rows), self.rows):
-            part = slice(first, min(first + self.rows, len(rows)))
-            self._padded[: part.stop - first, : self.width] = rows[part]
-            self._state.copy_from(self._padded)
-            self.graph.launch()
-            yield part
+        given = self._given() if rows.ndim == 3 else contextlib.nullcontext()
+        with given:
+            for first in range(0, len(rows), self.rows):
+                part = slice(first, min(first + self.rows, len(rows)))
+                states = rows[part] if rows.ndim == 2 else rows[part, -1]
+                self._padded[: len(states), : self.width] = states
+                self._state.copy_from(self._padded)
+                if rows.ndim == 3:
+                    self._put_past(rows[part, :-1])
+                self.graph.launch()
+                yield part
+
+    @contextlib.contextmanager
+    def _given(self) -> Iterator[None]:
+        """While windows are given whole, the past of the environments is kept aside."""
+        assert self.history is not None
+        buffers = self.history.windows.buffers()
+        kept = [buffer.to_numpy() for buffer in buffers]
+        try:
+            yield
+        finally:
+            for buffer, values in zip(buffers, kept, strict=True):
+                buffer.copy_from(values)
+
+    def _put_past(self, states: npt.NDArray[np.float32]) -> None:
+        """States (n, k, S) as the past, with the context of now: theirs is not known."""
+        assert self.history is not None
+        windows, (n, held, _) = self.history.windows, states.shape
+        past = np.zeros(windows.states.shape, np.float32)
+        recent = past[:n, past.shape[1] - held :]
+        recent[..., : self.width] = states
+        if self.policy.context is not None:
+            recent[..., self.width : self.layout.state_dim] = self.policy.context.to_numpy()  # type: ignore[attr-defined]
+        windows.states.copy_from(past)
+        windows.length.copy_from(np.full(self.rows, held, np.int32))
 
     def close(self) -> None:
         """Waits for the stream and destroys the graph. Idempotent."""

@@ -30,7 +30,7 @@ from foxhunt_rt.dqn.children.isv import context_dim
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.dqn.learner_state import check_state, config_of, read_state, write_state
 from foxhunt_rt.dqn.snapshot import PolicySnapshot
-from foxhunt_rt.driver import FoxhuntError
+from foxhunt_rt.driver import DeviceBuffer, FoxhuntError
 from foxhunt_rt.graph import MemoryPlan, Runtime, require_memory
 from foxhunt_rt.interop import to_numpy
 from foxhunt_rt.replay import ReplayError, decode_actions, encode_actions
@@ -157,17 +157,22 @@ class Agent:
         undo.callback(self.learner.close)
         self.replay = self.learner.replay
         self._staging = self.replay.staging(self.environments)
+        self.actor = Actor(rt, self.learner.layout, self.learner.adam.theta, self.learner.control.buffer, self.environments,
+                           guard=self.learner.guard, context=self.replay.context)  # fmt: skip
+        undo.callback(self.actor.close)
+        self.policy, history = self.actor.policy, self.actor.history
         plan = rt.plan("observe")
         with plan.child(
             "insert", reads=self.replay.insert_reads(self._staging), writes=self.replay.insert_writes(self._staging)
         ) as child:
             self.replay.record_insert(child, self._staging)
+        if history is not None:
+            assert self._staging.state is not None
+            reads = self.replay.insert_reads(self._staging)
+            with plan.child("history", reads=reads, writes=history.windows.buffers()) as child:
+                history.record_push(child, self._staging.state, ended=self._staging.ended, context=self.replay.context)
         self._insert = plan.build(ungraphed=False)
         undo.callback(self._insert.close)
-        self.actor = Actor(rt, self.learner.layout, self.learner.adam.theta, self.learner.control.buffer, self.environments,
-                           guard=self.learner.guard, context=self.replay.context)  # fmt: skip
-        undo.callback(self.actor.close)
-        self.policy = self.actor.policy
 
     @property
     def steps(self) -> int:
@@ -196,7 +201,9 @@ class Agent:
         Parameters
         ----------
         states : array_like of float, shape (n, S) or (S,)
-            Any n; more than `environments` take several launches.
+            Any n; more than `environments` take several launches. With a network that looks back (temporal.enabled): a state of
+            each environment, which follows on those that `observe` was given; or windows of states, shape (n, k, S) with k at
+            most network.window, oldest first.
         epsilon : float, optional
             Chance of a random choice in each branch. Default: the schedule. 0 is greedy.
         temperature : float
@@ -355,6 +362,7 @@ class Agent:
         """
         tensors, facts = read_state(self.learner, replay=replay)
         tensors["policy.draws"] = self.policy.draws.to_numpy()
+        tensors |= {f"history.{name}": buffer.to_numpy() for name, buffer in self._history().items()}
         if replay and self._expected is not None:
             tensors["expected"] = self._expected
         facts |= {"kind": _KIND, "environments": self.environments, "epoch": self._epoch}
@@ -383,10 +391,14 @@ class Agent:
         try:
             write_state(self.learner, tensors, facts)
             self.policy.draws.copy_from(draws)
+            for name, buffer in self._history().items():
+                buffer.copy_from(tensors[f"history.{name}"])
         except BaseException:
             with contextlib.suppress(FoxhuntError):  # a dead context has nothing left to reset
                 self.learner.reset(self.config.train.seed)
                 self.policy.reset()
+                if self.actor.history is not None:
+                    self.actor.history.clear()
             raise
         self._expected, self._epoch, self.config = expected, int(facts["epoch"]), config_of(facts)
 
@@ -400,9 +412,20 @@ class Agent:
         shape = (self.environments, self.state_dim)
         if draws is None or draws.shape != shape[:1] or draws.dtype != np.uint64:
             raise CheckpointError("policy.draws is missing or of another shape; give a file that Agent.save wrote")
+        for name, buffer in self._history().items():
+            found = tensors.get(f"history.{name}")
+            if found is None or found.shape != buffer.shape or found.dtype != buffer.dtype:
+                raise CheckpointError(
+                    f"history.{name} is missing or of another shape; give a file that Agent.save wrote"
+                )
         if expected is not None and (expected.shape != shape or expected.dtype != np.float32):
             raise CheckpointError("expected is of another shape; give a file that Agent.save wrote")
         return expected, draws
+
+    def _history(self) -> dict[str, DeviceBuffer]:
+        """The past of the environments, by name; empty for a network that does not look back."""
+        history = self.actor.history
+        return {} if history is None else {"states": history.windows.states, "length": history.windows.length}
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike[str], runtime: Runtime | None = None) -> Agent:

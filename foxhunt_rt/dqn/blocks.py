@@ -16,7 +16,7 @@ import numpy as np
 
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime
-from foxhunt_rt.replay import Windows
+from foxhunt_rt.replay import History, Windows
 
 if TYPE_CHECKING:
     from foxhunt_rt.dqn.layout import NetworkLayout
@@ -65,6 +65,11 @@ class InputBlock(ABC):
                passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
         """Records one pass by ``theta``, or three: two by ``theta`` and one by ``target``. Both are the flat parameters of
         ``layout``."""
+
+
+def history_of(rt: Runtime, layout: NetworkLayout, environments: int, label: str) -> History | None:
+    """What keeps the windows of environments that are acted for; None for a network that does not look back. Allocates."""
+    return History(rt, environments, layout.window, layout.state_padded, label) if layout.window else None
 
 
 @dataclass(frozen=True)
@@ -122,4 +127,4 @@ class BlockChain:
         return cls(inputs, work, gradient, before, x)
 
 
-__all__ = ["BlockChain", "BlockInputs", "BlockWorkspace", "InputBlock"]
+__all__ = ["BlockChain", "BlockInputs", "BlockWorkspace", "InputBlock", "history_of"]

@@ -18,6 +18,7 @@ from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.driver import Buffer, FoxhuntError
 from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
+from foxhunt_rt.replay import History, Windows
 
 __all__ = ["Policy", "PolicyError"]
 
@@ -83,8 +84,10 @@ class Policy:
         """The guard: claimed by an integer minimum, so it orders nothing."""
         return [self.guard] if self.guard is not None else []
 
-    def record_act(self, child: Child, params: Buffer, state: Buffer, action: Buffer) -> None:
-        """Records the network's forward pass and the choice: one launch a layer, and one; one more with a context.
+    def record_act(self, child: Child, params: Buffer, state: Buffer, action: Buffer, *, history: History | None = None,
+                   fresh: Buffer | None = None, windows: Windows | None = None) -> None:  # fmt: skip
+        """Records the network's forward pass and the choice: one launch a layer, and one; one more with a context, and with a
+        history.
 
         Parameters
         ----------
@@ -97,6 +100,12 @@ class Policy:
         action : Buffer, int32 (R,)
             Receives the actions, mixed radix; -1 where an expected return is not finite. `q` (rows, S) receives the expected
             returns of all branches' choices side by side.
+        history : History, optional
+            Of R environments, for a network that looks back: ``state`` is put behind it. The child declares its windows as written.
+        fresh : Buffer, int32 (R,), optional
+            Where it is not 0 the state begins an episode.
+        windows : Windows, optional
+            Written, and looked at, instead of those of ``history``, which stays as it is.
         """
         rows = state.shape[0]
         if rows > self.rows or action.shape[0] != rows:
@@ -104,7 +113,10 @@ class Policy:
                               f"{self.rows}; give equal numbers, at most the policy's")  # fmt: skip
         if self.context is not None:
             append_context(child, self.context, state, rows, self.layout.state_dim - self.context.size)
-        record_forward(child, self.layout, params, state, rows, self.workspace)
+        if history is not None:
+            history.record_push(child, state, fresh=fresh, to=windows)
+            windows = windows or history.windows
+        record_forward(child, self.layout, params, state, rows, self.workspace, windows)
         self._record_select(child, rows, action)
 
     def _record_select(self, child: Child, rows: int, action: Buffer) -> None:

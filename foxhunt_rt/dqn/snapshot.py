@@ -61,6 +61,10 @@ class PolicySnapshot:
             if context is not None and live is not None:
                 context.copy_from_device(live)
             actor.policy.draws.copy_from_device(agent.policy.draws)
+            if actor.history is not None and agent.actor.history is not None:
+                pairs = zip(*(h.windows.buffers() for h in (actor.history, agent.actor.history)), strict=True)
+                for mine, theirs in pairs:
+                    mine.copy_from_device(theirs)
             rt.stream.before(source.stream)  # the next step overwrites what is being copied
         except BaseException:
             rt.close()

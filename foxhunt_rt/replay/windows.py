@@ -87,7 +87,7 @@ class History:
         self.windows = Windows.allocate(runtime, environments, window, padded_state_dim, label)
 
     def record_push(self, launcher: Any, state: Buffer, *, fresh: Buffer | None = None, ended: Buffer | None = None,
-                    to: Windows | None = None) -> None:  # fmt: skip
+                    context: Buffer | None = None, to: Windows | None = None) -> None:  # fmt: skip
         """Records one launch that puts a state behind the window of each environment.
 
         Parameters
@@ -99,6 +99,8 @@ class History:
             Where it is not 0 the state begins an episode: what the window held before is forgotten.
         ended : Buffer, int32 (E,), optional
             Where it is not 0 the state was the last of its episode: the window is empty afterwards.
+        context : Buffer, float32 (C,), optional
+            The columns that follow those of ``state``, the same for every environment (`Replay.context`).
         to : Windows, optional
             Written instead of ``windows``, which stay as they are.
         """
@@ -106,8 +108,8 @@ class History:
         e, window, width = self.windows.states.shape
         launcher.launch("window_push", (e,), (_THREADS,), {
             "before": self.windows.states, "length_before": self.windows.length, "state": state, "fresh": fresh,
-            "ended": ended, "after": made.states, "length_after": made.length, "E": e, "L": window, "S": state.shape[1],
-            "Sp": width})  # fmt: skip
+            "ended": ended, "context": context, "after": made.states, "length_after": made.length, "E": e, "L": window,
+            "S": state.shape[1], "Sp": width, "C": 0 if context is None else context.size})  # fmt: skip
 
     def clear(self) -> None:
         """Empties every window, in stream order.

@@ -2,7 +2,8 @@
 
 Each step of the graph, for E environments side by side:
 
-    act          forward pass and epsilon-greedy choice            (a launch a layer, and one)
+    act          forward pass and epsilon-greedy choice            (a launch a layer, and one; a network that looks back has
+                 its windows pushed on before)
     gate         conviction, where the plan head is on: exactly 1 until it is ready   (one)
     environment  trade in the next bar, write the transition and the next observation   (one)
                  with what docs/counterfactual.md adds: the steps that were not taken
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foxhunt_rt.dqn.blocks import history_of
 from foxhunt_rt.dqn.children.plan import Conviction
 from foxhunt_rt.dqn.policy import Policy
 from foxhunt_rt.driver import Buffer, DeviceBuffer
@@ -83,20 +85,24 @@ class Collector:
         self.staging = replay.staging(augment.rows if augment else e)
         self.state = rt.zeros((e, environment.tables.padded_width), np.float32, "collect.state")
         self.action = rt.zeros(e, np.int32, "collect.action")
+        self.history = history_of(rt, policy.layout, e, "collect.history")
+        windows = None if self.history is None else self.history.windows
         self.walks: Walks | None = None
         self.launches = self.launched = 0
         plan = rt.plan("collect")
         # of what an insert reads, the staged rows are written here too
-        reads = [*policy.reads(params, self.state), *environment.reads, *replay.insert_reads(self.staging)]
+        reads = [*policy.reads(params, self.state, windows), *environment.reads, *replay.insert_reads(self.staging)]
         writes = [*policy.writes(self.action), *environment.writes, *self.staging.buffers, self.state,
-                  *replay.insert_writes(self.staging)]  # fmt: skip
+                  *replay.insert_writes(self.staging), *(windows.buffers() if windows is not None else [])]  # fmt: skip
         if augment is not None:
             reads, writes = [*reads, *augment.reads], [*writes, *augment.writes]
         if gate is not None:
             reads, writes = [*reads, gate.state], [*writes, gate.value]
         with plan.child("collect", reads=reads, writes=writes, private=policy.private()) as child:
             for _ in range(steps):
-                policy.record_act(child, params, self.state, self.action)
+                if self.history is not None:  # an episode ended with the transition before: the state begins the next
+                    self.history.record_push(child, self.state, fresh=self.staging.ended[:e])
+                policy.record_act(child, params, self.state, self.action, windows)
                 if gate is not None:
                     gate.record(child, policy.trunk_output, params)
                 environment.record_step(child, self.action, self.staging, self.state, augment=augment,
@@ -111,6 +117,8 @@ class Collector:
         if self.augment is not None:
             self.augment.begin()
         self.environment.reset(walks)
+        if self.history is not None:
+            self.history.clear()
         self.environment.record_observe(self.runtime.ungraphed("collect.begin"), self.state)
 
     def persistent(self) -> dict[str, DeviceBuffer]:

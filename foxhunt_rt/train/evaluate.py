@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foxhunt_rt.config import MarketConfig, PlanConfig
+from foxhunt_rt.dqn.blocks import history_of
 from foxhunt_rt.dqn.children.plan import Conviction, Plan
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.dqn.learner import Learner
@@ -212,15 +213,20 @@ class Evaluator:
         if plan.enabled:
             readiness = rt.zeros(1, abi.dtype("plan_state"), "evaluation.plan_state")
             self.gate = Conviction(rt, layout, plan, readiness, environments, "evaluation.conviction")
+        self.history = history_of(rt, layout, environments, "evaluation.history")
+        windows = None if self.history is None else self.history.windows
         step = rt.plan("evaluate")
-        reads = [*self.policy.reads(self.params, self.state), *self.environment.reads]
-        writes = [*self.policy.writes(action), *self.environment.writes, self.results.buffer, self.state]
+        reads = [*self.policy.reads(self.params, self.state, windows), *self.environment.reads]
+        writes = [*self.policy.writes(action), *self.environment.writes, self.results.buffer, self.state,
+                  *(windows.buffers() if windows is not None else [])]  # fmt: skip
         conviction = None if self.gate is None else self.gate.value
         if self.gate is not None:
             reads, writes = [*reads, self.gate.state], [*writes, self.gate.value]
         with step.child("evaluate", reads=reads, writes=writes) as child:
             for _ in range(steps):
-                self.policy.record_act(child, self.params, self.state, action)
+                if self.history is not None:  # a walk is one session, which is one episode
+                    self.history.record_push(child, self.state)
+                self.policy.record_act(child, self.params, self.state, action, windows)
                 if self.gate is not None:
                     self.gate.record(child, self.policy.trunk_output, self.params)
                 self.environment.record_step(child, action, None, self.state, self.results, conviction=conviction)
@@ -246,6 +252,8 @@ class Evaluator:
             chosen = order[at : at + self.environment.environments]
             part = Walks(walks.start[chosen], walks.end[chosen], walks.flatten[chosen], walks.steps[chosen])
             self.environment.reset(part)
+            if self.history is not None:
+                self.history.clear()
             self.environment.record_observe(self.runtime.ungraphed("evaluate.begin"), self.state)
             for _ in range(-(-part.longest // self.steps)):
                 self.graph.launch()

@@ -48,7 +48,7 @@ class LossProbe:
         self.learner, self.rows = learner, rows
         layout = learner.layout
         self.shape = ddqn.LossShape(rows, layout.branches, layout.atoms, learner.shape.reduction)
-        self.batch = Batch.allocate(rt, rows, layout.state_dim)
+        self.batch = Batch.allocate(rt, rows, layout.state_dim, layout.window)
         self.raw = np.zeros(rows, np.float32)  # returns as drawn, in raw reward
         self.step = rt.zeros(1, abi.dtype("step_block"), "probe.step")
         self.guard = rt.zeros(1, abi.dtype("guard_block"), "probe.guard")
@@ -57,7 +57,7 @@ class LossProbe:
         self.logits = rt.zeros((3, rows, layout.head_padded), np.float32, "probe.logits")
         workspace = ForwardWorkspace.create(rt, layout, rows, "probe")
         # One pass at a time, so one set of hidden buffers serves all three.
-        self.passes = [ForwardWorkspace(workspace.hidden, self.logits[p : p + 1].view(self.logits.shape[1:]))
+        self.passes = [ForwardWorkspace(workspace.hidden, self.logits[p : p + 1].view(self.logits.shape[1:]), workspace.blocks)
                        for p in (ONLINE, ONLINE_NEXT, TARGET_NEXT)]  # fmt: skip
         self.buffers = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=False, gradient=False,
                                                label="probe.ddqn")  # fmt: skip
@@ -96,10 +96,11 @@ class LossProbe:
         block["min_priority"] = np.float32(1.0).view(np.uint32)
         self.step.copy_from(block)
         self.guard.copy_from(np.array([(CLEAR,)], abi.dtype("guard_block")))
-        for params, x, workspace in ((self.theta, batch.state, self.passes[ONLINE]),
-                                     (self.target, batch.next_state, self.passes[ONLINE_NEXT]),
-                                     (self.target, batch.next_state, self.passes[TARGET_NEXT])):  # fmt: skip
-            record_forward(self.user, layout, params, x, self.rows, workspace)
+        s, following = (batch.state, batch.window), (batch.next_state, batch.next_window)
+        for params, (x, windows), workspace in ((self.theta, s, self.passes[ONLINE]),
+                                                (self.target, following, self.passes[ONLINE_NEXT]),
+                                                (self.target, following, self.passes[TARGET_NEXT])):  # fmt: skip
+            record_forward(self.user, layout, params, x, self.rows, workspace, windows)
         inputs = ddqn.DdqnInputs(
             self.logits, batch.action, batch.ret, batch.discount, batch.priority, self.step, self.guard
         )

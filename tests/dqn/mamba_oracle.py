@@ -28,13 +28,15 @@ def mamba(p: Any, windows: tuple[Any, Any], x: Any, *, heads: int, head_dim: int
         out = sum(w["conv.weight"][j] * before[j : j + window] for j in range(conv)) + w["conv.bias"]
         out = jax.nn.silu(out)
         dt, a = jax.nn.softplus(raw + w["dt_bias"]), -jnp.exp(w["a_log"])
-        h, y = jnp.zeros((heads, n, head_dim)), jnp.zeros((heads, head_dim))
-        for t in range(window):
-            xt = out[t, :inner].reshape(heads, head_dim)
-            b, c = out[t, inner : inner + n], out[t, inner + n :]
-            step = jnp.exp(dt[t] * a)[:, None, None] * h + dt[t][:, None, None] * b[None, :, None] * xt[:, None, :]
-            h = jnp.where(here[t], step, h)
-            y = jnp.einsum("n,hnd->hd", c, h) + w["d"][:, None] * xt
+
+        def step(h: Any, at: Any) -> Any:
+            xbc, dt, here = at
+            x, b, c = xbc[:inner].reshape(heads, head_dim), xbc[inner : inner + n], xbc[inner + n :]
+            new = jnp.exp(dt * a)[:, None, None] * h + dt[:, None, None] * b[None, :, None] * x[:, None, :]
+            h = jnp.where(here, new, h)
+            return h, jnp.einsum("n,hnd->hd", c, h) + w["d"][:, None] * x
+
+        y = jax.lax.scan(step, jnp.zeros((heads, n, head_dim)), (out, dt, here))[1][-1]
         v = y.reshape(-1) * jax.nn.silu(state @ w["z_proj"])
         v = v / jnp.sqrt((v**2).mean() + 1e-5) * w["norm"]
         return state + v @ w["out_proj"]

@@ -96,11 +96,21 @@ class Iql(Extension):
         self.rows = rt.zeros((batch, abi.constant("IQL_COLUMNS")), np.float32, "iql.rows")
         target = ForwardWorkspace.create(rt, step.layout, batch, "iql.target")
         x, width = step.trunk_output, step.trunk_output.shape[1]
-        network = step.adam.target[: step.layout.network_size]
-        reads = [network, step.batch.state, step.batch.action, x, group.theta("weight"), group.theta("bias"), step.step]
+        network = step.adam.target[: step.layout.forward_size]
+        past = step.batch.window
+        reads = [
+            network,
+            step.batch.state,
+            *(past.buffers() if past is not None else []),
+            step.batch.action,
+            x,
+            group.theta("weight"),
+            group.theta("bias"),
+            step.step,
+        ]
         writes = [*target.buffers(), self.rows, *group.gradient, step.metrics_of(self)]
         with step.child("aux.iql", after="ddqn", reads=reads, writes=writes) as child:
-            record_forward(child, step.layout, network, step.batch.state, batch, target)
+            record_forward(child, step.layout, network, step.batch.state, batch, target, past)
             child.launch("iql_value", grid=(batch,), block=(128,), shared=4 * len(shape.branches),
                          args=dict(logits=target.logits, action=step.batch.action, x=x, w=group.theta("weight"),
                                    bias=group.theta("bias"), step=step.step, rows=self.rows,

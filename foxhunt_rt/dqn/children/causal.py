@@ -17,6 +17,7 @@ from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.driver import DeviceBuffer
 from foxhunt_rt.graph import Flag
 from foxhunt_rt.kernels import abi
+from foxhunt_rt.replay import Windows
 
 _THREADS = 128
 
@@ -59,16 +60,24 @@ class Causal(Extension):
         effect = rt.zeros((count, rows), np.float32, "causal.effect")
         self.importance = rt.zeros(count, np.float32, "causal.importance")
         self.measured = rt.zeros(1, np.uint32, "causal.measured")
-        state, theta = step.batch.state[:rows], step.adam.theta[: layout.network_size]
+        state, theta = step.batch.state[:rows], step.adam.theta[: layout.forward_size]
+        # A network that looks back sees the intervention on every state of its windows.
+        window, past = step.batch.window, None
+        if window is not None:
+            window = window[:rows]
+            past = Windows.allocate(rt, all_rows, window.window, layout.state_padded, "causal.past")
+        observed, made = (w.buffers() if w is not None else [] for w in (window, past))
         self._found = largest, entropy = [step.metric(name) for name in self.metrics]
         due = Flag(step.step, "due", mask=abi.constant("DUE_CAUSAL"))
-        written = [x, *work.buffers(), effect, self.importance, self.measured, *self._found]
-        with step.child("maintenance.causal", after="forward", when=due, reads=[state, theta, bounds, step.step],
+        written = [x, *made, *work.buffers(), effect, self.importance, self.measured, *self._found]
+        with step.child("maintenance.causal", after="forward", when=due, reads=[state, *observed, theta, bounds, step.step],
                         writes=written) as child:  # fmt: skip
             child.launch("causal_intervene", (count + 1,), (_THREADS,),
-                         dict(state=state, bounds=bounds, x=x, R=rows, Sp=layout.state_padded, G=count + 1,
-                              mean=int(config.reference == "mean")))  # fmt: skip
-            record_forward(child, layout, theta, x, all_rows, work)
+                         dict(state=state, bounds=bounds, window=window.states if window else None,
+                              length=window.length if window else None, x=x, past=past.states if past else None,
+                              past_length=past.length if past else None, R=rows, Sp=layout.state_padded, G=count + 1,
+                              mean=int(config.reference == "mean"), L=window.window if window else 0))  # fmt: skip
+            record_forward(child, layout, theta, x, all_rows, work, past)
             child.launch("causal_effect", (changed,), (_THREADS,),
                          dict(changed=work.logits[:changed], observed=work.logits[changed:], step=step.step, effect=effect,
                               branch_sizes=shape.packed_branches, R=rows, G=count, K=len(shape.branches), S=shape.actions,

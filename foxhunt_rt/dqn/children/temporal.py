@@ -11,14 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from foxhunt_rt.config import Config, ConfigError, TemporalConfig
 from foxhunt_rt.dqn.blocks import BlockInputs, BlockWorkspace, InputBlock
-from foxhunt_rt.dqn.children import adam_grad, forward
-from foxhunt_rt.dqn.children.products import LayerWeights, flat, matrices
+from foxhunt_rt.dqn.children.block_products import BlockGradients, forward_product, layers_of
+from foxhunt_rt.dqn.children.products import flat, matrices
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import STATE_PAD, Layer, NetworkLayout, ParameterGroup, Segment, Tensor, padded
@@ -93,9 +92,8 @@ class MambaBlock(InputBlock):
                 Tensor("out_proj", (self.inner, s), True, uniform_bound(self.inner), pads=pads[::-1]))  # fmt: skip
 
     def layers(self, layout: NetworkLayout) -> dict[str, Layer]:
-        """The three products as layers. Their bias is a stand-in of the right width: the block has none."""
-        found = {s.name.removeprefix(f"{self.name}."): s for s in layout.group_segments[self.name]}
-        return {name: Layer(found[name], found[name], relu=False) for name in _PRODUCTS}
+        """The three products."""
+        return layers_of(layout, self.name, _PRODUCTS)
 
     def small(self, layout: NetworkLayout) -> tuple[Segment, ...]:
         """The segments of the small parameters, side by side."""
@@ -106,7 +104,10 @@ class MambaBlock(InputBlock):
         segments = self.small(layout)
         begin = segments[0].offset
         names = ("bias_at", "dt_at", "a_at", "d_at", "norm_at")
-        return {"P": segments[-1].stop - begin, **{n: s.offset - begin for n, s in zip(names, segments[1:], strict=True)}}
+        return {
+            "P": segments[-1].stop - begin,
+            **{n: s.offset - begin for n, s in zip(names, segments[1:], strict=True)},
+        }
 
     def cut_small(self, layout: NetworkLayout, params: Buffer) -> Buffer:
         """The small parameters of flat ones."""
@@ -128,10 +129,7 @@ class MambaBlock(InputBlock):
         past = [p.windows.states.view((rows * self.window, layout.state_padded)) for p in passes]
 
         def product(name: str, rows: int, inputs: Sequence[Buffer], y: Buffer, residual: bool = False) -> None:
-            weight, zeros = layers[name].weight, made["no_bias"][: layers[name].n_padded]
-            cut = [None if p is None else p[weight.offset : weight.stop] for p in (theta, target)]
-            weights = LayerWeights(cut[0], zeros, cut[1], None if target is None else zeros)  # type: ignore[arg-type]
-            forward.own_layer(child, layers[name], rows, inputs, weights, y, residual=residual)
+            forward_product(child, layers[name], rows, inputs, theta, target, made["no_bias"], y, residual=residual)
 
         product("in_proj", rows * self.window, past, made["proj"])
         product("z_proj", rows, x, made["z"])
@@ -210,50 +208,44 @@ class Temporal(Extension):
     def _record_backward(self, step: StepView, block: MambaBlock, group: GroupView, inputs: BlockInputs,
                          work: BlockWorkspace) -> None:  # fmt: skip
         rt, layout, chain = step.runtime, step.layout, step.blocks
-        assert chain.before[self.name] is None, "temporal is the first of the blocks: nobody asks for the state's gradient"
+        assert chain.before[self.name] is None, (
+            "temporal is the first of the blocks: nobody asks for the state's gradient"
+        )
         rows, sizes, small, layers = inputs.x.shape[0], block.sizes, block.small_args(layout), block.layers(layout)
         past: Buffer = inputs.windows.states.view((rows * block.window, layout.state_padded))
         blocks = min(rows, _MOST_BLOCKS)
-        rows_of = {"in_proj": past.shape[0], "z_proj": rows, "out_proj": rows}
-        splits = {name: adam_grad.splits(n) for name, n in rows_of.items()}
-        stride = {name: layer.weight.size + layer.n_padded for name, layer in layers.items()}  # with a stand-in for db
-        places, at = dict[str, int](), 0
-        for name in _PRODUCTS:
-            places[name], at = at, at + splits[name] * stride[name]
+        gradients = BlockGradients(layers, {"in_proj": past.shape[0], "z_proj": rows, "out_proj": rows})
+        at = gradients.size
         shapes = {"dproj": (past.shape[0], sizes["Wp"]), "dz": (rows, sizes["Ip"]), "dgated": (rows, sizes["Ip"]),
                   "partial": (at + blocks * small["P"],), "stats": (blocks, abi.constant("TEMPORAL_STATS"))}  # fmt: skip
         made = self.backward = {name: rt.zeros(shape, np.float32, f"temporal.{name}") for name, shape in shapes.items()}
-        start = group.segments[0].offset
-        parts: dict[str, Any] = {name: (places[name], stride[name], splits[name], 0) for name in _PRODUCTS}
         first_small = block.small(layout)[0].offset
-        runs = rt.array(np.array([
-            (s.offset - start, s.stop - start,
-             *parts.get(s.name.removeprefix(f"{self.name}."), (at + s.offset - first_small, small["P"], blocks, 0)))
-            for s in group.segments], abi.dtype("grad_run")), "temporal.runs")  # fmt: skip
+        of_small = {s.name.removeprefix(f"{self.name}."): (at + s.offset - first_small, small["P"], blocks)
+                    for s in block.small(layout)}  # fmt: skip
+        runs = gradients.runs(rt, group, of_small)
         theta, gradient = step.adam.theta, chain.gradient[self.name]
         kept = {name: work.scratch[name][:1] for name in ("proj", "z", "gated", "y", "memory")}
         begin, stop = layout.group_range(self.name)
 
-        def product(name: str, x: Buffer, dy: Buffer, dx: Buffer | None) -> None:
-            layer = layers[name]
-            to = made["partial"][places[name] :], made["partial"][places[name] + layer.weight.size :]
-            adam_grad.own_layer(child, layer, theta[layer.weight.offset : layer.weight.stop], x, dy, dx, to, stride[name],
-                                splits[name], None, relu=False)  # fmt: skip
+        def product(name: str, x: Buffer, dy: Buffer, dx: Buffer | None = None) -> None:
+            gradients.record(child, name, theta, made["partial"], x, dy, dx)
 
-        with step.block_backward(self.name,
-                                 [theta[begin:stop], inputs.x, *inputs.windows.buffers(), gradient, work.out, *kept.values(), runs],
-                                 [*made.values(), *group.gradient]) as child:  # fmt: skip
+        shared = block.shared_bytes(layout, backward=True)
+        reads = [theta[begin:stop], inputs.x, *inputs.windows.buffers(), gradient, work.out, *kept.values(), runs]
+        with step.block_backward(self.name, reads, [*made.values(), *group.gradient]) as child:
             product("out_proj", matrices(work.scratch["gated"], 0, 1), gradient, made["dgated"])
-            child.launch("mamba_scan_backward", (blocks,), (_THREADS,), shared=block.shared_bytes(layout, backward=True), args=dict(
+            child.launch("mamba_scan_backward", (blocks,), (_THREADS,), shared=shared, args=dict(
                 **{name: flat(kept[name]) for name in ("proj", "z", "y", "memory")}, dgated=made["dgated"], x=inputs.x,
                 out=matrices(work.out, 0, 1), length=inputs.windows.length, theta=block.cut_small(layout, theta),
                 dproj=made["dproj"], dz=made["dz"], partial=made["partial"][at:], stats=made["stats"], R=rows, blocks=blocks,
                 rows_per_block=-(-rows // blocks), Sp=layout.state_padded, **sizes, **small))  # fmt: skip
-            product("in_proj", past, made["dproj"], None)
-            product("z_proj", inputs.x, made["dz"], None)
+            product("in_proj", past, made["dproj"])
+            product("z_proj", inputs.x, made["dz"])
             group.record_squares(child, made["partial"], runs)
         metrics = step.metrics_of(self)
-        with step.child("adam_grad.temporal_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]) as child:
+        with step.child(
+            "adam_grad.temporal_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]
+        ) as child:
             child.launch("temporal_metrics", (1,), (_THREADS,),
                          dict(stats=made["stats"], metrics=metrics, blocks=blocks, R=rows, L=block.window))  # fmt: skip
 
