@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from foxhunt_rt.graph.updates import Slot
 
 __all__ = [
+    "AttentionConfig",
     "Config",
     "ConfigError",
     "AdaptiveGammaConfig",
@@ -414,6 +415,16 @@ class TemporalConfig(HeadConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class AttentionConfig(HeadConfig):
+    """Attention of the present state over the last network.window (Vaswani 2017), in front of the trunk: docs/step/attention.md."""
+
+    section = "attention"
+    enabled: bool = option(False, "add the block to the network")
+    heads: int = option(4, "H: heads of the attention", low=1, high=64)
+    head_dim: int = option(16, "D: channels of a head", low=1, high=256)
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -604,6 +615,7 @@ class Config:
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
     popart: PopArtConfig = dataclasses.field(default_factory=PopArtConfig)
     temporal: TemporalConfig = dataclasses.field(default_factory=TemporalConfig)
+    attention: AttentionConfig = dataclasses.field(default_factory=AttentionConfig)
     spectral: SpectralConfig = dataclasses.field(default_factory=SpectralConfig)
     depth: DepthConfig = dataclasses.field(default_factory=DepthConfig)
     isv: IsvConfig = dataclasses.field(default_factory=IsvConfig)

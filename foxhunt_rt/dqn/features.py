@@ -12,6 +12,7 @@ from typing import Any
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.children import (
     adaptive_gamma,
+    attention,
     aux,
     causal,
     epoch_stats,
@@ -41,6 +42,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("spectral", spectral.Spectral),
     ("depth", stochastic_depth.StochasticDepth),
     ("temporal", temporal.Temporal),
+    ("attention", attention.Attention),
     ("causal", causal.Causal),
     ("cql", aux.Cql),
     ("iql", aux.Iql),

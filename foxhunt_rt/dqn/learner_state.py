@@ -33,6 +33,7 @@ _BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.pre
              "popart.enabled", "popart.min_count", "popart.max_change",
              "spectral.enabled", "spectral.sigma_max", "depth.enabled", "depth.drop", "isv.enabled",
              "network.window", "temporal.enabled", "temporal.heads", "temporal.head_dim", "temporal.state_dim", "temporal.conv",
+             "attention.enabled", "attention.heads", "attention.head_dim",
              "vaccine.enabled", "vaccine.period", "vaccine.rate", "vaccine.target_max",
              "causal.enabled", "causal.period", "causal.groups", "causal.rows", "causal.reference", "causal.rate",
              "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",
