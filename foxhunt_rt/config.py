@@ -416,7 +416,7 @@ class TemporalConfig(HeadConfig):
 
 @dataclasses.dataclass(frozen=True)
 class AttentionConfig(HeadConfig):
-    """Attention of the present state over the last network.window (Vaswani 2017), in front of the trunk: docs/step/attention.md."""
+    """Attention of the present state over the last network.window (Vaswani 2017): docs/step/attention.md."""
 
     section = "attention"
     enabled: bool = option(False, "add the block to the network")

@@ -1,4 +1,4 @@
-"""The attention block: its output and the gradient of the whole step against float64 autodiff, alone and behind the temporal block."""
+"""The attention block: the gradient of the whole step against float64 autodiff, alone and behind the temporal block; its metrics."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def test_gradients_of_the_whole_step(runtime: Runtime, case: Case, settings: tup
         assert not learner.graph.verify(steps=1, plant="adam_grad.attention").bitwise_equal
         edges = {tuple(edge) for edge in learner.graph.info()["edges"]}
         assert ("per_sample", "forward.attention_past") in edges
-        assert not {("forward.temporal", "forward.attention_past"), ("forward.attention_past", "forward.temporal")} & edges
+        assert (
+            not {("forward.temporal", "forward.attention_past"), ("forward.attention_past", "forward.temporal")} & edges
+        )
     learner.close()
 
 
@@ -116,7 +118,7 @@ def test_resume_and_reset(runtime: Runtime) -> None:
 
 
 def test_metrics_move_with_their_causes(runtime: Runtime) -> None:
-    """A louder out_proj raises the ratio; indifferent queries leave the distance penalties alone; sharp ones lower the entropy."""
+    """A louder out_proj raises the ratio; indifferent queries leave the penalties alone; sharp ones lower the entropy."""
 
     def measured(name: str = "attention.q_proj", factor: float = 1.0) -> dict[str, float]:
         def prepare(learner: Any) -> None:
@@ -124,7 +126,9 @@ def test_metrics_move_with_their_causes(runtime: Runtime) -> None:
             tensors[name] = tensors[name] * np.float32(factor)
             learner.load_params(tensors)
 
-        taken = take_step(runtime, dataclasses.replace(harness.CASE, settings=(*harness.CASE.settings, *SMALL)), prepare)
+        taken = take_step(
+            runtime, dataclasses.replace(harness.CASE, settings=(*harness.CASE.settings, *SMALL)), prepare
+        )
         found = {metric: float(taken.record[metric]) for metric in Attention.metrics}
         if factor == 0.0:  # softmax of the penalties alone, over the states held
             assert taken.learner.batch.window is not None
