@@ -1,4 +1,4 @@
-"""The attention block: the gradient of the whole step against float64 autodiff, alone and behind the temporal block; its metrics."""
+"""The attention block: the gradient of the whole step against float64 autodiff, alone and behind temporal; its metrics."""
 
 from __future__ import annotations
 
