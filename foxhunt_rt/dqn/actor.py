@@ -74,7 +74,9 @@ class Actor:
         past = [] if self.history is None else self.history.windows.buffers()
         with plan.child("act", reads=[*self.policy.reads(params, self._state), *past],
                         writes=[*self.policy.writes(self._action), *written], private=self.policy.private()) as child:  # fmt: skip
-            self.policy.record_act(child, params, self._state, self._action, history=self.history, windows=self._windows)
+            self.policy.record_act(
+                child, params, self._state, self._action, history=self.history, windows=self._windows
+            )
         self.graph = plan.build(ungraphed=False)
 
     def explore(self, epsilon: float, temperature: float) -> None:

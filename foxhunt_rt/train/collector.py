@@ -91,7 +91,7 @@ class Collector:
         self.launches = self.launched = 0
         plan = rt.plan("collect")
         # of what an insert reads, the staged rows are written here too
-        reads = [*policy.reads(params, self.state, windows), *environment.reads, *replay.insert_reads(self.staging)]
+        reads = [*policy.reads(params, self.state), *environment.reads, *replay.insert_reads(self.staging)]
         writes = [*policy.writes(self.action), *environment.writes, *self.staging.buffers, self.state,
                   *replay.insert_writes(self.staging), *(windows.buffers() if windows is not None else [])]  # fmt: skip
         if augment is not None:
@@ -100,9 +100,10 @@ class Collector:
             reads, writes = [*reads, gate.state], [*writes, gate.value]
         with plan.child("collect", reads=reads, writes=writes, private=policy.private()) as child:
             for _ in range(steps):
-                if self.history is not None:  # an episode ended with the transition before: the state begins the next
-                    self.history.record_push(child, self.state, fresh=self.staging.ended[:e])
-                policy.record_act(child, params, self.state, self.action, windows)
+                # where an episode ended with the transition before, the state begins the next
+                policy.record_act(
+                    child, params, self.state, self.action, history=self.history, fresh=self.staging.ended[:e]
+                )
                 if gate is not None:
                     gate.record(child, policy.trunk_output, params)
                 environment.record_step(child, self.action, self.staging, self.state, augment=augment,

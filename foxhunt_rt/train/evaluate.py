@@ -216,7 +216,7 @@ class Evaluator:
         self.history = history_of(rt, layout, environments, "evaluation.history")
         windows = None if self.history is None else self.history.windows
         step = rt.plan("evaluate")
-        reads = [*self.policy.reads(self.params, self.state, windows), *self.environment.reads]
+        reads = [*self.policy.reads(self.params, self.state), *self.environment.reads]
         writes = [*self.policy.writes(action), *self.environment.writes, self.results.buffer, self.state,
                   *(windows.buffers() if windows is not None else [])]  # fmt: skip
         conviction = None if self.gate is None else self.gate.value
@@ -224,9 +224,8 @@ class Evaluator:
             reads, writes = [*reads, self.gate.state], [*writes, self.gate.value]
         with step.child("evaluate", reads=reads, writes=writes) as child:
             for _ in range(steps):
-                if self.history is not None:  # a walk is one session, which is one episode
-                    self.history.record_push(child, self.state)
-                self.policy.record_act(child, self.params, self.state, action, windows)
+                # a walk is one session, which is one episode: its history begins with it
+                self.policy.record_act(child, self.params, self.state, action, history=self.history)
                 if self.gate is not None:
                     self.gate.record(child, self.policy.trunk_output, self.params)
                 self.environment.record_step(child, action, None, self.state, self.results, conviction=conviction)
