@@ -72,8 +72,8 @@ class Actor:
         written = [self._state] if context is not None else []
         written += [] if self._windows is None else self._windows.buffers()
         past = [] if self.history is None else self.history.windows.buffers()
-        with plan.child("act", reads=[*self.policy.reads(params, self._state), *past],
-                        writes=[*self.policy.writes(self._action), *written], private=self.policy.private()) as child:  # fmt: skip
+        reads, writes = [*self.policy.reads(params, self._state), *past], [*self.policy.writes(self._action), *written]
+        with plan.child("act", reads=reads, writes=writes, private=self.policy.private()) as child:
             self.policy.record_act(
                 child, params, self._state, self._action, history=self.history, windows=self._windows
             )

@@ -101,7 +101,7 @@ class Policy:
             Receives the actions, mixed radix; -1 where an expected return is not finite. `q` (rows, S) receives the expected
             returns of all branches' choices side by side.
         history : History, optional
-            Of R environments, for a network that looks back: ``state`` is put behind it. The child declares its windows as written.
+            Of R environments, for a network that looks back: ``state`` is put behind it. The child writes its windows.
         fresh : Buffer, int32 (R,), optional
             Where it is not 0 the state begins an episode.
         windows : Windows, optional
