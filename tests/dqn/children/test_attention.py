@@ -69,8 +69,10 @@ def magnitudes(taken: Taken, expected: oracle.Result) -> dict[str, npt.NDArray[n
     return {k: np.einsum("rs...,rs->...", np.abs(np.asarray(j)), expected.input_magnitude) for k, j in found.items()}
 
 
+@pytest.mark.timeout(400)  # JAX compiles for seconds, on a busy machine for minutes
 @pytest.mark.parametrize(("case", "settings"), [
-    (CASES[1], SMALL), (CASES[3], (*ON, "network.window=1", "attention.heads=1")), (CASES[4], BOTH),
+    (CASES[4], BOTH), pytest.param(CASES[1], SMALL, marks=pytest.mark.slow),
+    pytest.param(CASES[3], (*ON, "network.window=1", "attention.heads=1"), marks=pytest.mark.slow),
 ], ids=lambda v: v.name if isinstance(v, Case) else "")  # fmt: skip
 def test_gradients_of_the_whole_step(runtime: Runtime, case: Case, settings: tuple[str, ...]) -> None:
     taken = take_step(runtime, dataclasses.replace(case, settings=(*case.settings, *settings)))

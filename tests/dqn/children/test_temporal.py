@@ -49,9 +49,11 @@ def magnitudes(taken: Taken, expected: oracle.Result) -> dict[str, npt.NDArray[n
     return {k: np.einsum("rs...,rs->...", np.abs(np.asarray(j)), expected.input_magnitude) for k, j in found.items()}
 
 
+@pytest.mark.timeout(400)  # JAX compiles for seconds, on a busy machine for minutes
 @pytest.mark.parametrize(("case", "settings"), [
-    (CASES[1], SMALL), (CASES[3], (*ON, "network.window=1", "temporal.conv=1")),
-    (CASES[7], (*SMALL, "network.window=9", "temporal.heads=1")),
+    (CASES[1], SMALL),
+    pytest.param(CASES[3], (*ON, "network.window=1", "temporal.conv=1"), marks=pytest.mark.slow),
+    pytest.param(CASES[7], (*SMALL, "network.window=9", "temporal.heads=1"), marks=pytest.mark.slow),
 ], ids=lambda v: v.name if isinstance(v, Case) else "")  # fmt: skip
 def test_gradients_of_the_whole_step(runtime: Runtime, case: Case, settings: tuple[str, ...]) -> None:
     taken = take_step(runtime, dataclasses.replace(case, settings=(*case.settings, *settings)))
