@@ -127,6 +127,9 @@ class Collector:
         found = {"state": self.state, "accounts": self.environment.state, "draws": self.policy.draws}
         if self.augment is not None:
             found |= {"augment_draws": self.augment.draws, "augment_counts": self.augment.counts}
+        if self.history is not None:  # and the transitions of the last step, which say where an episode has ended
+            past = self.history.windows
+            found |= {"past_states": past.states, "past_length": past.length, "staged": self.staging.words}
         return found
 
     def restore(self, walks: Walks, launched: int) -> None:

@@ -79,7 +79,12 @@ class LossProbe:
     def persistent(self) -> dict[str, DeviceBuffer]:
         """The fixed rows, but for `raw`: what a checkpoint must hold."""
         batch = self.batch
-        return {name: getattr(batch, name) for name in ("state", "next_state", "action", "discount", "priority")}
+        found = {name: getattr(batch, name) for name in ("state", "next_state", "action", "discount", "priority")}
+        for name, windows in zip(
+            ("window", "next_window"), batch.windows, strict=False
+        ):  # of a network that looks back
+            found |= {f"{name}_states": windows.states, f"{name}_length": windows.length}
+        return found
 
     def measure(self, theta: NDArray[np.float32], target: NDArray[np.float32]) -> dict[str, float]:
         """``{"mse", "ce"}`` of flat parameters ``theta`` against the targets of flat parameters ``target``, in the normalized
