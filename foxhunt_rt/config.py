@@ -36,8 +36,10 @@ __all__ = [
     "CqlConfig",
     "DepthConfig",
     "EpochConfig",
+    "DenoiseConfig",
     "FeatureConfig",
     "GuardConfig",
+    "HerConfig",
     "HeadConfig",
     "HomeostatConfig",
     "HorizonsConfig",
@@ -133,6 +135,29 @@ class LossConfig(Section):
             )
         if self.alpha_c51_start > self.alpha_c51_end:
             raise ConfigError("loss.alpha_c51_start is above loss.alpha_c51_end; the share only grows")
+
+
+@dataclasses.dataclass(frozen=True)
+class HerConfig(Section):
+    """Hindsight experience replay (Andrychowicz 2017): docs/step/her.md."""
+
+    section = "her"
+    enabled: bool = option(
+        False, "append rows that have a goal which their episode achieved later; market states get a goal slot"
+    )
+    rows: int = option(32, "rows appended a step (B_her)", low=1, high=1 << 16)
+    reward: str = option(
+        "return", "of a goal: the return up to it, or 0 where it is met and else -1", choices=("return", "reach")
+    )
+    target: float = option(
+        5.0, "market: return that every episode is to reach, in the unit of the profit features", low=0.0
+    )
+    tolerance: float = option(0.05, "reward reach: distance within which a goal is met", low=0.0)
+    achieved_column: int = option(
+        -1, "first column of a state with what was achieved; -1: the market's, an agent must name it", low=-1
+    )
+    goal_column: int = option(-1, "first column of a state with the goal; -1: the same", low=-1)
+    goal_width: int = option(1, "columns of each", low=1, high=1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -425,6 +450,19 @@ class AttentionConfig(HeadConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class DenoiseConfig(HeadConfig):
+    """Noised rows, and a head that says what they were before: docs/step/denoise.md."""
+
+    section = "denoise"
+    rows: int = option(32, "noised rows appended a step (B_dn)", low=1, high=1 << 16)
+    sigma: float = option(0.1, "deviation of the noise on each column of the state", above=0.0)
+    shape_trunk: bool = option(True, "the loss shapes the trunk, too")
+    budget_share: float = option(
+        0.3, "bound on its part of the trunk's gradient, as a share of loss.grad_budget", above=0.0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig(Section):
     """AdamW (Kingma 2015, Loshchilov 2019), its learning-rate schedule, and the Polyak average of the target."""
 
@@ -613,6 +651,7 @@ class Config:
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
+    her: HerConfig = dataclasses.field(default_factory=HerConfig)
     popart: PopArtConfig = dataclasses.field(default_factory=PopArtConfig)
     temporal: TemporalConfig = dataclasses.field(default_factory=TemporalConfig)
     attention: AttentionConfig = dataclasses.field(default_factory=AttentionConfig)
@@ -633,6 +672,7 @@ class Config:
     epoch: EpochConfig = dataclasses.field(default_factory=EpochConfig)
     adaptive_gamma: AdaptiveGammaConfig = dataclasses.field(default_factory=AdaptiveGammaConfig)
     homeostat: HomeostatConfig = dataclasses.field(default_factory=HomeostatConfig)
+    denoise: DenoiseConfig = dataclasses.field(default_factory=DenoiseConfig)
     market: MarketConfig = dataclasses.field(default_factory=MarketConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 

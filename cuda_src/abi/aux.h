@@ -84,6 +84,16 @@ typedef struct {
     uint32_t pad0_;         //@ pad
 } head_gradient_args;
 
+/* Means over rows, for metrics. */
+typedef struct {
+    const float *rows; //@ in f32[R*C]         (R, C)
+    float *means;      //@ out f32[means_of]   of the first columns
+    int32_t R;         //@ rows
+    int32_t C;         //@ columns
+    int32_t means_of;  //@ columns to average, at most C
+    uint32_t pad0_;    //@ pad
+} column_means_args;
+
 /* Selectivity and risk: what the row's n-step return should have told beforehand. */
 #define SELECTIVITY_COLUMNS 4 /* of a row: loss, probability, label; dloss/dlogit */
 #define RISK_COLUMNS 7        /* of a row: pinball loss, squared error, quantile, CVaR, below the quantile; two gradients */

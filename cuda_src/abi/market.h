@@ -10,6 +10,9 @@
 /* Floats of the portfolio part of a state row. */
 #define PORTFOLIO_FEATURES 4
 
+/* Floats of the goal slot, behind them where there is one: return of the episode so far, return that it is to reach. */
+#define GOAL_FEATURES 2
+
 /* Cycles of counterfactual steps (docs/counterfactual.md): what is changed of the action taken. */
 #define CYCLE_DIRECTION 0 /* short and long swapped */
 #define CYCLE_SMALLER 1   /* the next smaller size */
@@ -30,15 +33,16 @@ typedef struct {
 } env_reset_args;
 
 typedef struct {
-    const env_state *env;   //@ in env_state[E]
-    const float *features;  //@ in f32[N*stride]       (N, stride), the first F columns are read
-    float *state;           //@ out f32[E*Sp]          (E, Sp) features, portfolio, zeros
-    int32_t E;              //@ environments
-    int32_t N;              //@ bars
-    int32_t F;              //@ market features
-    int32_t stride;         //@ floats in a row of features, >= F
-    int32_t Sp;             //@ >= F + PORTFOLIO_FEATURES
-    uint32_t pad0_;         //@ pad
+    const env_state *env;        //@ in env_state[E]
+    const float *features;       //@ in f32[N*stride]       (N, stride), the first F columns are read
+    const market_block *market;  //@ in market_block[1]
+    float *state;                //@ out f32[E*Sp]          (E, Sp) features, portfolio, zeros
+    int32_t E;                   //@ environments
+    int32_t N;                   //@ bars
+    int32_t F;                   //@ market features
+    int32_t P;                   //@ PORTFOLIO_FEATURES, or with GOAL_FEATURES more
+    int32_t stride;              //@ floats in a row of features, >= F
+    int32_t Sp;                  //@ >= F + P
 } env_observe_args;
 
 typedef struct {
@@ -52,9 +56,9 @@ typedef struct {
     const control_block *control;  //@ in control_block[1] optional   seed of what is added; null: nothing is
     float *state;                //@ out f32[E*Sp] optional (E, Sp) observation after the step; null: not written
     int32_t *row_feature;        //@ out i32[E+C] optional  rows for the replay buffer, E steps taken, then C counterfactual:
-    float *row_portfolio;        //@ out f32[(E+C)*4] optional   all of row_* or none, row_mirrored apart
+    float *row_portfolio;        //@ out f32[(E+C)*P] optional   all of row_* or none, row_mirrored apart
     int32_t *row_next_feature;   //@ out i32[E+C] optional
-    float *row_next_portfolio;   //@ out f32[(E+C)*4] optional
+    float *row_next_portfolio;   //@ out f32[(E+C)*P] optional
     int32_t *row_action;         //@ out i32[E+C] optional  as the learner sees it: long and short swapped where mirrored
     float *row_reward;           //@ out f32[E+C] optional  money, raw
     int32_t *row_ended;          //@ out i32[E+C] optional  ENDED_* bits; ENDED_ABSENT: no row, the rest of it is 0
@@ -67,10 +71,12 @@ typedef struct {
     int32_t C;                   //@ counterfactual rows, 0 to E
     int32_t N;                   //@ bars
     int32_t F;                   //@ market features
+    int32_t P;                   //@ PORTFOLIO_FEATURES, or with GOAL_FEATURES more
     int32_t stride;              //@ floats in a row of features, >= F
-    int32_t Sp;                  //@ >= F + PORTFOLIO_FEATURES
+    int32_t Sp;                  //@ >= F + P
     int32_t result_first;        //@ bar of result[0]
     int32_t results;             //@ length of result; bars outside are not recorded
     uint32_t cycles;             //@ bit c: cycle c may be drawn
     float mirror_share;          //@ chance that a row is stored mirrored
+    uint32_t pad0_;              //@ pad
 } env_step_args;

@@ -199,6 +199,8 @@ typedef struct {
     int32_t P;                     //@ portfolio values of a state
     int32_t table;                 //@ floats in a row of the table
     int32_t n_step;                //@
+    int32_t goal;                  //@ first of the columns that the states before take from the last, with
+    int32_t goal_width;            //@ 0: none
 } replay_windows_args;
 
 /* Puts a state behind each environment's window of the last L. Grid (E,), any block. after may be before. */

@@ -176,6 +176,7 @@ typedef struct {
     double drawdown_penalty; /* lambda of the drawdown-penalized reward; 0: net reward */
     double pnl_scale;        /* money that reads 1 in the portfolio features */
     double time_scale;       /* bars in a trade that read 1/2 */
+    double goal;             /* return that an episode is to reach, in pnl_scale; read where states have a goal slot */
     int32_t position_limit;  /* contracts */
     uint32_t pad0_;
 } market_block;

@@ -25,9 +25,11 @@ FX_DEVICE void write_row(const env_step_args &a, int row, const env_state &s, in
                       int ended, bool mirrored, float conviction) {
     a.row_feature[row] = s.cursor;
     a.row_next_feature[row] = now;
-    for (int j = 0; j < PORTFOLIO_FEATURES; ++j) {
-        a.row_portfolio[row * PORTFOLIO_FEATURES + j] = s.portfolio[j];
-        a.row_next_portfolio[row * PORTFOLIO_FEATURES + j] = o.portfolio[j];
+    float *own = a.row_portfolio + (int64_t)row * a.P, *next_own = a.row_next_portfolio + (int64_t)row * a.P;
+    for (int j = 0; j < PORTFOLIO_FEATURES; ++j) own[j] = s.portfolio[j], next_own[j] = o.portfolio[j];
+    if (has_goal(a.P)) {
+        goal_slot(*a.market, s.equity, own + PORTFOLIO_FEATURES);
+        goal_slot(*a.market, o.equity, next_own + PORTFOLIO_FEATURES);
     }
     a.row_action[row] = mirrored ? mirror_action(action) : action;
     a.row_reward[row] = (float)o.reward;
@@ -41,8 +43,8 @@ FX_DEVICE void write_absent(const env_step_args &a, int row) {
     a.row_feature[row] = a.row_next_feature[row] = a.row_action[row] = 0;
     a.row_ended[row] = ENDED_ABSENT;
     a.row_reward[row] = 0.0f;
-    for (int j = 0; j < PORTFOLIO_FEATURES; ++j)
-        a.row_portfolio[row * PORTFOLIO_FEATURES + j] = a.row_next_portfolio[row * PORTFOLIO_FEATURES + j] = 0.0f;
+    for (int j = 0; j < a.P; ++j)
+        a.row_portfolio[(int64_t)row * a.P + j] = a.row_next_portfolio[(int64_t)row * a.P + j] = 0.0f;
     if (a.row_mirrored) a.row_mirrored[row] = 0;
     if (a.row_conviction) a.row_conviction[row] = 1.0f;
 }
@@ -73,8 +75,10 @@ FX_KERNEL_ANYBLOCK(env_observe) {
     const float *row = a.features + (int64_t)s.cursor * a.stride;
     FX_FOR(j, a.F) state[j] = row[j];
     float *rest = state + a.F;
-    FX_FOR(j, a.Sp - a.F - PORTFOLIO_FEATURES) rest[PORTFOLIO_FEATURES + j] = 0.0f;
+    FX_FOR(j, a.Sp - a.F - a.P) rest[a.P + j] = 0.0f;
     FX_FOR(j, PORTFOLIO_FEATURES) rest[j] = s.portfolio[j];
+    FX_FOR(one, 1)
+        if (fx::has_goal(a.P)) fx::goal_slot(*a.market, s.equity, rest + PORTFOLIO_FEATURES);
 }
 
 FX_KERNEL_ANYBLOCK(env_step) {
@@ -118,8 +122,8 @@ FX_KERNEL_ANYBLOCK(env_step) {
         } else {
             FX_FOR(j, a.F) state[j] = 0.0f;
         }
-        float *pad = state + a.F + PORTFOLIO_FEATURES;
-        FX_FOR(j, a.Sp - a.F - PORTFOLIO_FEATURES) pad[j] = 0.0f;
+        float *pad = state + a.F + a.P;
+        FX_FOR(j, a.Sp - a.F - a.P) pad[j] = 0.0f;
     }
 
     // What is added and mirrored: drawn from one place of the random sequence an environment and step.
@@ -137,7 +141,7 @@ FX_KERNEL_ANYBLOCK(env_step) {
             continue;
         }
         const int choice = taken ? action : fx::cycle_action(action, cycle, random.y);
-        const fx::outcome o = fx::play(m, s, b, last, choice, terminated, conviction);
+        const fx::outcome o = fx::play(m, s, b, last, choice, terminated, conviction, fx::has_goal(a.P));
         reward[which] = o.reward;
         const int end_of = terminated ? ENDED_TERMINATED : (truncated ? ENDED_TRUNCATED : 0);
         if (!taken) {  // its window is itself: it bootstraps from its own s'
@@ -183,8 +187,11 @@ FX_KERNEL_ANYBLOCK(env_step) {
         a.env[e] = t;
         if (a.draws) a.draws[e] = draw + 1;
 
-        if (state)
-            for (int j = 0; j < PORTFOLIO_FEATURES; ++j) state[a.F + j] = goes_on ? t.portfolio[j] : 0.0f;
+        if (state) {
+            float *own = state + a.F;
+            for (int j = 0; j < a.P; ++j) own[j] = j < PORTFOLIO_FEATURES && goes_on ? t.portfolio[j] : 0.0f;
+            if (fx::has_goal(a.P) && goes_on) fx::goal_slot(m, t.equity, own + PORTFOLIO_FEATURES);
+        }
     }
 
     if (!a.counts) return;

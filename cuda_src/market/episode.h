@@ -19,6 +19,19 @@ FX_DEVICE void portfolio(const market_block &m, const account &acc, double close
     out[3] = clamp5((float)drawdown / scale);
 }
 
+// The goal slot behind the portfolio features: the episode's return so far, and the one that it is to reach.
+FX_DEVICE bool has_goal(int portfolio_width) { return portfolio_width > PORTFOLIO_FEATURES; }
+
+FX_DEVICE void goal_slot(const market_block &m, double equity, float *out) {
+    out[0] = (float)(equity / m.pnl_scale);
+    out[1] = (float)m.goal;
+}
+
+FX_DEVICE double above_goal(const market_block &m, double equity) {
+    const double goal = m.goal * m.pnl_scale;
+    return equity > goal ? equity - goal : 0.0;
+}
+
 struct outcome {
     account acc;
     double equity, peak;  // money
@@ -29,8 +42,9 @@ struct outcome {
 
 // `action`, decided at the close `last` in state s, in the bar that follows. `leave`: what is held goes at that bar's close.
 // An action outside the action space places no order. Conviction scales the size, and no reward: what was traded is what counts.
+// `goal`: what takes the episode's return above its goal earns nothing.
 FX_DEVICE outcome play(const market_block &m, const env_state &s, const ohlc &bar, double last, int action, bool leave,
-                    float conviction) {
+                    float conviction, bool goal) {
     outcome o;
     o.acc = {s.cash, s.entry, s.position, s.traded, s.bars_in_trade};
     o.order = o.exit = {0, 0.0, 0.0};
@@ -49,6 +63,7 @@ FX_DEVICE outcome play(const market_block &m, const env_state &s, const ohlc &ba
     o.peak = o.equity > s.peak ? o.equity : s.peak;
     const double drawdown = o.peak - o.equity, deeper = drawdown - (s.peak - s.equity);
     o.reward = o.net - m.drawdown_penalty * (deeper > 0.0 ? deeper : 0.0);
+    if (goal) o.reward -= above_goal(m, o.equity) - above_goal(m, s.equity);
     portfolio(m, o.acc, bar.close, drawdown, o.portfolio);
     return o;
 }

@@ -25,11 +25,6 @@
 
 namespace fx {
 
-// Uniform in [0, 1) with 53 bits: 24 would not reach every row of a stratum in a ring of 16 million.
-FX_DEVICE double uniform01_f64(uint32_t high, uint32_t low) {
-    return (double)(((uint64_t)high << 21) | (low >> 11)) * (1.0 / 9007199254740992.0);
-}
-
 // A state row in up to two parts; from their end on it is zero.
 struct state_parts {
     const float *first, *second;

@@ -46,7 +46,7 @@ FX_KERNEL_ANYBLOCK(replay_windows) {
     FX_FOR(q, L * a.Sp) {
         const int l = q / a.Sp, c = q % a.Sp, j = L - 1 - l;
         float x = 0.0f;
-        if (j == 0) {
+        if (j == 0 || (j < length && c >= a.goal && c < a.goal + a.goal_width)) {
             x = present[c];
         } else if (j < length && c < a.S) {
             const int past = j - next;  // s itself stands in the row, taken or not

@@ -15,7 +15,9 @@ from foxhunt_rt.dqn.children import (
     attention,
     aux,
     causal,
+    denoise,
     epoch_stats,
+    her,
     homeostat,
     horizons,
     iqn,
@@ -38,6 +40,7 @@ CHILDREN = ("counters", "per_sample", "popart", "spectral", "forward", "ddqn", "
 
 #: Section of the configuration, and what it switches on, in the order of the step.
 FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
+    ("her", her.Her),
     ("popart", popart.PopArt),
     ("spectral", spectral.Spectral),
     ("depth", stochastic_depth.StochasticDepth),
@@ -54,6 +57,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("risk", post_aux.Risk),
     ("horizons", horizons.Horizons),
     ("plan", plan.Plan),
+    ("denoise", denoise.Denoise),
     ("prune", prune.Prune),
     ("vaccine", vaccine.Vaccine),
     ("perturb", perturb.Perturb),

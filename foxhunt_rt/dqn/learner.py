@@ -132,7 +132,7 @@ class Learner:
             rt.zeros((self.layout.residual_blocks, r), np.float32, "depth.scale") if config.depth.enabled else None
         )
         self.ddqn = ddqn.DdqnBuffers.create(rt, self.shape, self.batch.td_error, budget=config.loss.grad_budget > 0,
-                                            keep_target=keep_target, rows=r)  # fmt: skip
+                                            keep_target=keep_target, all_rows=r)  # fmt: skip
         self.total = rt.zeros((1 if drawn == b else 2, self.shape.stats_width), np.float32, "statistics")
         self.grad = adam_grad.AdamGradBuffers.create(rt, self.layout, r, self.products)
         self.blocks = BlockChain.create(rt, self.layout, (self.rows.state, self.rows.next_state), self.rows.windows,

@@ -30,6 +30,7 @@ _REPLAY = "replay."
 
 #: Options that are built into graphs and buffers; all others follow the checkpoint.
 _BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.precision", "replay.batch", "loss.branch_reduction",
+             "her.enabled", "her.rows", "her.reward", "her.tolerance", "her.achieved_column", "her.goal_column", "her.goal_width",
              "popart.enabled", "popart.min_count", "popart.max_change",
              "spectral.enabled", "spectral.sigma_max", "depth.enabled", "depth.drop", "isv.enabled",
              "network.window", "temporal.enabled", "temporal.heads", "temporal.head_dim", "temporal.state_dim", "temporal.conv",
@@ -46,7 +47,8 @@ _BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.pre
              "horizons.enabled", "horizons.lengths", "horizons.rate", "horizons.blend_temperature",
              "horizons.ready_steps", "horizons.bound",
              "plan.enabled", "plan.length", "plan.holdout", "plan.block_bars", "plan.rate", "plan.ready_steps",
-             "plan.gate_readiness")  # fmt: skip
+             "plan.gate_readiness",
+             "denoise.enabled", "denoise.rows", "denoise.sigma", "denoise.shape_trunk", "denoise.budget_share")  # fmt: skip
 
 
 def _sizes(learner: Learner) -> dict[str, Any]:

@@ -136,12 +136,14 @@ def augmentation(rt: Runtime, environments: int, config: MarketConfig, control: 
     return Augmentation(rt, environments, config, control)
 
 
-def mirror_sign(config: MarketConfig, directional: ArrayLike) -> NDArray[np.float32] | None:
-    """Factors on a state for `Replay.set_mirror`, float32 (F + 4,); None where a configuration mirrors no row.
+def mirror_sign(config: MarketConfig, directional: ArrayLike, portfolio_width: int = len(PORTFOLIO_DIRECTIONAL)) -> NDArray[np.float32] | None:
+    """Factors on a state for `Replay.set_mirror`, float32 (F + P,); None where a configuration mirrors no row.
 
     `directional`, bool (F,): columns of the feature table that change sign in the mirrored market: `FeatureTable.directional`.
+    `portfolio_width`: P, the portfolio features and, where there is one, the goal slot, which is the same in both markets.
     """
     if not config.mirror.enabled:
         return None
-    columns = np.concatenate([np.asarray(directional, np.bool_), PORTFOLIO_DIRECTIONAL])
+    goal = np.zeros(portfolio_width - len(PORTFOLIO_DIRECTIONAL), np.bool_)
+    columns = np.concatenate([np.asarray(directional, np.bool_), PORTFOLIO_DIRECTIONAL, goal])
     return np.where(columns, np.float32(-1.0), np.float32(1.0))

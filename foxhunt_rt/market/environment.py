@@ -25,7 +25,7 @@ from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Staging
 
 from .augment import NO_AUGMENTATION, Augmentation
-from .execution import PORTFOLIO_FEATURES, ExecutionModel
+from .execution import GOAL_FEATURES, PORTFOLIO_FEATURES, ExecutionModel
 from .walks import Walks
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class MarketTables:
     context : int
         Columns behind the portfolio that others write into observations; zeros here.
     label : str
+    goal : bool
+        Whether states have a goal slot behind the portfolio: the episode's return so far and the one that it is to reach.
 
     Raises
     ------
@@ -89,6 +91,7 @@ class MarketTables:
         feature_count: int | None = None,
         context: int = 0,
         label: str = "market",
+        goal: bool = False,
     ) -> None:
         bars = bars_in_ticks(ohlc, tick)
         n = len(bars)
@@ -103,14 +106,23 @@ class MarketTables:
         self.feature_count = self.stride if feature_count is None else feature_count
         if not 0 <= self.feature_count <= self.stride:
             raise ValueError(f"feature_count = {feature_count}; the table has {self.stride} columns")
+        self.portfolio_width = PORTFOLIO_FEATURES + (GOAL_FEATURES if goal else 0)
         self.bars = rt.array(bars, f"{label}.bars")
         self.session_end = rt.array(ends, f"{label}.session_end")
         self.features = features if isinstance(features, DeviceBuffer) else rt.array(features, f"{label}.features")
 
     @property
     def state_width(self) -> int:
-        """S: market features and portfolio."""
-        return self.feature_count + PORTFOLIO_FEATURES
+        """S: market features and portfolio, with the goal slot where there is one."""
+        return self.feature_count + self.portfolio_width
+
+    @property
+    def goal_columns(self) -> tuple[int, int]:
+        """Columns of a state with the return so far, and the one to reach. Raises ValueError without a goal slot."""
+        if self.portfolio_width == PORTFOLIO_FEATURES:
+            raise ValueError("these states have no goal slot; make the tables with goal=True")
+        first = self.feature_count + PORTFOLIO_FEATURES
+        return first, first + 1
 
     @property
     def padded_width(self) -> int:
@@ -266,6 +278,7 @@ class MarketEnvironment:
             {
                 "env": self.state,
                 "features": self.tables.features,
+                "market": self.block,
                 "state": state_out,
                 **self._sizes,
             },
@@ -343,7 +356,15 @@ class MarketEnvironment:
     def _sizes(self) -> dict[str, int]:
         t = self.tables
         sizes = {"N": t.bar_count, "F": t.feature_count, "stride": t.stride, "Sp": t.padded_width}
-        return {"E": self.environments, **sizes}
+        return {"E": self.environments, "P": t.portfolio_width, **sizes}
+
+    @property
+    def pnl_scale(self) -> DeviceBuffer:
+        """f64 (1,): money that reads 1 in the portfolio features and the goal slot, as the environment has it now."""
+        words: DeviceBuffer = self.block.view((self.block.nbytes // 8,), np.float64)
+        at = abi.dtype("market_block").fields["pnl_scale"][1] // 8  # type: ignore[index]
+        one: DeviceBuffer = words[at : at + 1]
+        return one
 
     def _check_state(self, state_out: DeviceBuffer) -> None:
         expected = (self.environments, self.tables.padded_width)

@@ -21,12 +21,22 @@ if TYPE_CHECKING:
 
     from .contract import ContractSpec
 
-__all__ = ["PORTFOLIO_DIRECTIONAL", "PORTFOLIO_FEATURES", "PORTFOLIO_NAMES", "ExecutionModel", "fit_pnl_scale_ticks"]
+__all__ = [
+    "GOAL_FEATURES",
+    "GOAL_NAMES",
+    "PORTFOLIO_DIRECTIONAL",
+    "PORTFOLIO_FEATURES",
+    "PORTFOLIO_NAMES",
+    "ExecutionModel",
+    "fit_pnl_scale_ticks",
+]
 
 PORTFOLIO_NAMES = ("position", "unrealized_pnl", "time_in_trade", "drawdown")
 #: Which of them change sign in the mirrored market: the side, and not what it earned, how long or how deep.
 PORTFOLIO_DIRECTIONAL = (True, False, False, False)
 PORTFOLIO_FEATURES = len(PORTFOLIO_NAMES)
+GOAL_NAMES = ("achieved_return", "goal_return")
+GOAL_FEATURES = len(GOAL_NAMES)
 
 _UNFINISHED = {
     "sharpe": "the differential Sharpe ratio's running moments would have to be part of the state first",
@@ -60,6 +70,8 @@ class ExecutionModel:
         Money that reads 1 in the portfolio features.
     time_scale : float
         Bars in a trade that read 1/2 in the portfolio features.
+    goal : float
+        Return that an episode is to reach, in units of pnl_scale; read where states have a goal slot.
 
     Raises
     ------
@@ -79,6 +91,7 @@ class ExecutionModel:
     drawdown_penalty: float
     pnl_scale: float
     time_scale: float
+    goal: float = 0.0
 
     def __post_init__(self) -> None:
         positive = ("tick", "tick_value", "position_limit", "pnl_scale", "time_scale")
@@ -91,7 +104,9 @@ class ExecutionModel:
             raise ValueError(f"execution model: {len(self.urgency)} urgency factors; give 3, passive first")
 
     @classmethod
-    def from_config(cls, config: MarketConfig, contract: ContractSpec, pnl_scale_ticks: float) -> ExecutionModel:
+    def from_config(
+        cls, config: MarketConfig, contract: ContractSpec, pnl_scale_ticks: float, goal: float = 0.0
+    ) -> ExecutionModel:
         """The model of a contract.
 
         Parameters
@@ -101,6 +116,8 @@ class ExecutionModel:
         pnl_scale_ticks : float
             Profit a contract, in ticks, that reads 1: `config.pnl_scale_ticks`, or `fit_pnl_scale_ticks` of the
             training window where that is 0.
+        goal : float
+            Return that an episode is to reach, in units of pnl_scale (``her.target``).
 
         Raises
         ------
@@ -125,6 +142,7 @@ class ExecutionModel:
             drawdown_penalty=config.drawdown_penalty if config.reward == "drawdown" else 0.0,
             pnl_scale=pnl_scale_ticks * contract.tick_value * config.position_limit,
             time_scale=config.time_scale,
+            goal=goal,
         )
 
     def to_block(self) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay.batch import Batch, padded_state_dim
 from foxhunt_rt.replay.errors import ReplayError
+from foxhunt_rt.replay.hindsight import GoalSlot
 from foxhunt_rt.replay.staging import Staging
 
 __all__ = ["Replay", "ReplayState"]
@@ -88,6 +89,8 @@ class Replay:
 
     Bytes a row: 36, and 4 S (vector) or 8 P (market); 4 more with `track_conviction`.
 
+    `goal` says where states hold a goal, for relabelling; None, as it is made: nowhere that the ring knows of.
+
     The host counts the rows it knows of (`inserted`): those of `insert_batch`, and those of launched graphs, reported by
     `note_inserted`.
     """
@@ -135,6 +138,7 @@ class Replay:
         self.super_sum = runtime.zeros(fanout, f64, "replay.super_sum") if middle > 1 else None
         self.rows = runtime.zeros(capacity, abi.dtype("replay_row"), "replay.rows")
         self.ring = runtime.zeros(1, abi.dtype("replay_state"), "replay.ring")
+        self.goal: GoalSlot | None = None
         self.features: DeviceBuffer | None = None
         self.state: DeviceBuffer | None = None
         self.final_state: DeviceBuffer | None = None
@@ -365,7 +369,7 @@ class Replay:
         if batch.window is not None:
             self.record_windows(child, batch)
 
-    def record_windows(self, child: Child, batch: Batch) -> None:
+    def record_windows(self, child: Child, batch: Batch, goal: GoalSlot | None = None) -> None:
         """Records the windows of a batch whose rows ``batch.index`` are: one launch. `record_sample` does so by itself.
 
         Parameters
@@ -375,6 +379,8 @@ class Replay:
         batch : Batch
             Allocated with a window. Its states are the last of each window, whatever was done to them; those before come from the
             ring.
+        goal : GoalSlot, optional
+            Where the last state's goal replaces that of the states before: rows that were relabelled.
         """
         if batch.window is None or batch.next_window is None:
             raise ReplayError("the batch has no windows; allocate it with a window")
@@ -387,7 +393,7 @@ class Replay:
             "next_length": batch.next_window.length, "B": batch.size, "L": batch.window.window,
             "capacity": self.capacity, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
             "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table,
-            "n_step": self.n_step})  # fmt: skip
+            "n_step": self.n_step, "goal": goal.goal if goal else 0, "goal_width": goal.width if goal else 0})  # fmt: skip
 
     def record_priorities(self, child: Child, batch: Batch, step: Buffer) -> None:
         """Records new priorities (td_error + eps)^alpha for the drawn rows: one launch, two above 65,536 rows.

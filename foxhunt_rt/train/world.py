@@ -22,11 +22,11 @@ from foxhunt_rt.graph import Runtime
 from foxhunt_rt.market.actions import BRANCHES
 from foxhunt_rt.market.augment import augmentation, mirror_sign
 from foxhunt_rt.market.environment import MarketEnvironment, MarketTables
-from foxhunt_rt.market.execution import PORTFOLIO_FEATURES, ExecutionModel, fit_pnl_scale_ticks
+from foxhunt_rt.market.execution import ExecutionModel, fit_pnl_scale_ticks
 from foxhunt_rt.market.features import Normalizer
 from foxhunt_rt.market.folds import Fold
 from foxhunt_rt.market.walks import session_walks
-from foxhunt_rt.replay import Replay
+from foxhunt_rt.replay import GoalSlot, Replay
 from foxhunt_rt.train.collector import Collector
 from foxhunt_rt.train.dataset import DataSet
 from foxhunt_rt.train.evaluate import Evaluator, Window
@@ -65,18 +65,20 @@ class World:
         bars, train = data.bars, config.train
         ohlc = np.stack([bars.open, bars.high, bars.low, bars.close], axis=1)
         table = np.zeros_like(data.features.values)
-        context = context_dim(config)
-        self.tables = MarketTables(rt, ohlc, self.ends, table, data.spec.tick, context=context)
+        context, goal = context_dim(config), config.her.enabled
+        self.tables = MarketTables(rt, ohlc, self.ends, table, data.spec.tick, context=context, goal=goal)
         model = self.execution_model(self.folds[0])
         self.environment = MarketEnvironment(rt, self.tables, model, config.market.environments)
         self.replay = Replay(rt, config.replay.capacity, self.tables.state_width + context, mode="market",
-                             portfolio_dim=PORTFOLIO_FEATURES + context, context_dim=context,
+                             portfolio_dim=self.tables.portfolio_width + context, context_dim=context,
                              n_step=config.replay.n_step)  # fmt: skip
         self.replay.set_feature_table(self.tables.features)
-        if (sign := mirror_sign(config.market, data.features.directional)) is not None:
+        if (sign := mirror_sign(config.market, data.features.directional, self.tables.portfolio_width)) is not None:
             self.replay.set_mirror(np.append(sign, np.ones(context, np.float32)))
         if config.plan.enabled:
             self.replay.track_conviction()
+        if goal:
+            self.replay.goal = GoalSlot(*self.tables.goal_columns, 1, self.environment.pnl_scale)
         self.learner = Learner(rt, config, self.tables.state_width, BRANCHES, replay=self.replay)
         layout, control = self.learner.layout, self.learner.control.buffer
         policy = Policy(
@@ -113,7 +115,7 @@ class World:
         scale = self.config.market.pnl_scale_ticks
         if scale == 0.0:
             scale = fit_pnl_scale_ticks(self.data.bars.close, self.ends, *fold.train, self.data.spec.tick)
-        return ExecutionModel.from_config(self.config.market, self.data.spec, scale)
+        return ExecutionModel.from_config(self.config.market, self.data.spec, scale, self.config.her.target)
 
     def enter(self, fold: Fold, seed: int) -> Normalizer:
         """Puts everything to the start of a fold, whatever ran before: fold k alone equals fold k in sequence, bit for bit.
@@ -148,6 +150,8 @@ class World:
         chosen = bars[np.linspace(0, len(bars) - 1, min(most, len(bars))).astype(np.int64)]
         states = np.zeros((len(chosen), self.tables.state_width), np.float32)
         states[:, : features.shape[1]] = features[chosen]  # the portfolio's features are 0 when flat
+        if self.config.her.enabled:
+            states[:, self.tables.goal_columns[1]] = self.config.her.target
         return states
 
     def window(self, first: int, stop: int) -> Window:

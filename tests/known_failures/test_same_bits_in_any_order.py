@@ -58,6 +58,8 @@ OFTEN = [
     "vaccine.period=2",
     "causal.period=2",
     "popart.min_count=2",
+    "her.achieved_column=1",
+    "her.goal_column=3",
 ]
 
 

@@ -43,6 +43,8 @@ ARMS: dict[str, tuple[dict[str, object], int]] = {
     "isv": ({"isv.enabled": True}, NEVER),
     "prune, nothing pruned": ({"prune.enabled": True}, NEVER),
     "homeostat": ({"epoch.enabled": True, "homeostat.enabled": True}, NEVER),
+    "her": ({"her.enabled": True, "her.achieved_column": 0, "her.goal_column": 1}, NEVER),
+    "denoise": ({"denoise.enabled": True}, NEVER),
     "full": ({f"{name}.enabled": True for name in ("spectral", "vaccine", "causal", "cql", "iql")}, NEVER),
 }
 

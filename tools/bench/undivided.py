@@ -55,7 +55,8 @@ def main() -> None:
     args = parser.parse_args()
     rt = fx.Runtime()
     config = Config.profile("full").with_set([f"network.hidden={args.trunk}", f"replay.batch={args.drawn}",
-                                              "replay.capacity=16384", f"optim.horizon={1 << 30}"])  # fmt: skip
+                                              "replay.capacity=16384", f"optim.horizon={1 << 30}", "her.achieved_column=0",
+                                              "her.goal_column=1"])  # fmt: skip
     learner = subjects.learner(rt, config, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, 8192)
     arms = {"parts": learner.graph, "undivided": undivided(rt, learner.graph.plan)}
     found: dict[str, list[float]] = {name: [] for name in arms}

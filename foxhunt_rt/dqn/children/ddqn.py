@@ -116,7 +116,7 @@ class DdqnBuffers:
 
     @classmethod
     def create(cls, rt: Runtime, shape: LossShape, td_error: Buffer, *, budget: bool, gradient: bool = True,
-               keep_target: bool = False, rows: int = 0, label: str = "ddqn") -> DdqnBuffers:  # fmt: skip
+               keep_target: bool = False, all_rows: int = 0, label: str = "ddqn") -> DdqnBuffers:  # fmt: skip
         """Allocates.
 
         Parameters
@@ -129,7 +129,7 @@ class DdqnBuffers:
             False: no gradient is wanted at all.
         keep_target : bool
             Keep the projected target distributions.
-        rows : int
+        all_rows : int
             R of `dlogits_all`; 0: those of the loss.
         """
         part = (shape.batch, len(shape.branches), shape.atoms)
@@ -139,7 +139,7 @@ class DdqnBuffers:
 
         statistics = floats((shape.batch, shape.stats_width), "rows")
         assert statistics is not None
-        total = max(rows, shape.batch)
+        total = max(all_rows, shape.batch)
         dlogits = floats((total, shape.head_padded), "dlogits", gradient)
         many = shape.batch > _DIRECT_ROWS
         chunks = [_chunks(n) for n in (shape.drawn_rows, shape.batch - shape.drawn_rows)]
