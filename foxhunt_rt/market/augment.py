@@ -136,7 +136,9 @@ def augmentation(rt: Runtime, environments: int, config: MarketConfig, control: 
     return Augmentation(rt, environments, config, control)
 
 
-def mirror_sign(config: MarketConfig, directional: ArrayLike, portfolio_width: int = len(PORTFOLIO_DIRECTIONAL)) -> NDArray[np.float32] | None:
+def mirror_sign(
+    config: MarketConfig, directional: ArrayLike, portfolio_width: int = len(PORTFOLIO_DIRECTIONAL)
+) -> NDArray[np.float32] | None:
     """Factors on a state for `Replay.set_mirror`, float32 (F + P,); None where a configuration mirrors no row.
 
     `directional`, bool (F,): columns of the feature table that change sign in the mirrored market: `FeatureTable.directional`.
