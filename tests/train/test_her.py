@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from foxhunt_rt.dqn.children.her import Her
+from foxhunt_rt.kernels import abi
 from foxhunt_rt.market.walks import split_window
 from foxhunt_rt.train.world import World
 
@@ -19,10 +20,11 @@ TARGET = 0.01  # of the scale of profits: a random policy comes by it
 
 @pytest.fixture(scope="module")
 def worlds(runtime: Any) -> Any:
-    """With a goal slot, and without: one pass of the same actions over the training window of each."""
+    """With a goal slot, without, and with one and what collection adds: a random pass over the training window of each."""
     made = []
-    for on in ("true", "false"):
-        config = small_config(f"her.enabled={on}", "her.rows=23", f"her.target={TARGET}", "replay.n_step=3")
+    added = ("market.counterfactual.enabled=true", "market.counterfactual.share=1", "market.mirror.enabled=true")
+    for on, more in (("true", ()), ("false", ()), ("true", added)):
+        config = small_config(f"her.enabled={on}", "her.rows=23", f"her.target={TARGET}", "replay.n_step=3", *more)
         world = World(runtime, small_data(config), config)
         fold = world.folds[0]
         world.enter(fold, 9)
@@ -37,7 +39,7 @@ def worlds(runtime: Any) -> Any:
 
 def stored(world: World) -> tuple[Any, Any]:
     """Rows (T, E), and portfolios (T, E, 2, P)."""
-    n, e = world.replay.inserted, world.environment.environments
+    n, e = world.replay.inserted, world.collector.staging.environments
     assert n <= world.replay.capacity and world.replay.portfolio is not None
     rows, portfolio = world.replay.rows.to_numpy()[:n], world.replay.portfolio.to_numpy()[:n]
     return rows.reshape(-1, e), portfolio.reshape(-1, e, *portfolio.shape[1:])
@@ -86,10 +88,11 @@ def test_observations_are_what_the_ring_stores(worlds: Any) -> None:
     assert not before[:, width + 6 :].any()
 
 
-def test_relabelled_rows_of_the_market(worlds: Any) -> None:
-    world = worlds[0]
+@pytest.mark.parametrize("which", [0, 2], ids=["taken", "counterfactual and mirrored too"])
+def test_relabelled_rows_of_the_market(worlds: Any, which: int) -> None:
+    world = worlds[which]
     rows, portfolio = stored(world)
-    e, scale = world.environment.environments, world.environment.model.pnl_scale
+    e, scale = rows.shape[1], world.environment.model.pnl_scale
     flat, own = rows.reshape(-1), portfolio.reshape(-1, 2, 6).astype(np.float64)
     learner = world.learner
     for _ in range(3):
@@ -98,10 +101,11 @@ def test_relabelled_rows_of_the_market(worlds: Any) -> None:
     her = next(x for x in learner.extensions if isinstance(x, Her))
     batch = learner.rows.rows(learner.drawn.size, learner.rows.size)
     index, donor, state, ret = (b.to_numpy() for b in (batch.index, her.donor, batch.state, batch.ret))
-    gamma, unit = learner.config.loss.gamma, learner.config.loss.reward_scale
+    gamma, unit, not_taken = learner.config.loss.gamma, learner.config.loss.reward_scale, 0
     for k, first in enumerate(index):
         between = np.arange(first, donor[k], e)
         assert (donor[k] - first) % e == 0 and not flat["ended"][between].any()
+        not_taken += bool(flat["ended"][first] & abi.constant("ENDED_COUNTERFACTUAL"))
         goal, total = own[donor[k], 1, 4], 0.0
         for j in range(3):
             at = first + j * e
@@ -112,7 +116,7 @@ def test_relabelled_rows_of_the_market(worlds: Any) -> None:
                 break
         assert ret[k] == pytest.approx(total, rel=1e-4, abs=1e-3 * unit * scale)
         assert state[k, learner.layout.state_dim - 1] == np.float32(goal)
-    assert record["her_offset"] > 1.0
+    assert record["her_offset"] > 1.0 and (not_taken > 3) == (which == 2)
     result = learner.graph.verify(steps=2)
     assert result.bitwise_equal, str(result)
 
