@@ -64,6 +64,7 @@ def relabel_reads(replay: Replay, slot: GoalSlot, drawn: Batch) -> list[Buffer]:
         replay.final_state,
         replay.final_owner,
         replay.portfolio,
+        replay.conviction,
         slot.unit,
     )
     batch = (drawn.state, drawn.next_state, drawn.discount, drawn.priority, drawn.action, drawn.index)
@@ -97,8 +98,8 @@ def record_relabel(child: Child, replay: Replay, slot: GoalSlot, drawn: Batch, r
         raise ReplayError(f"a return has one column, the goal {slot.width}; give one, or take reward='reach'")
     child.launch("her_relabel", (relabelled.size,), _BLOCK, {
         "ring": replay.ring, "rows": replay.rows, "state": replay.state, "final_state": replay.final_state,
-        "final_owner": replay.final_owner, "portfolio": replay.portfolio, "unit": slot.unit, "step": step,
-        "drawn_state": drawn.state, "drawn_next_state": drawn.next_state, "drawn_discount": drawn.discount,
+        "final_owner": replay.final_owner, "portfolio": replay.portfolio, "conviction": replay.conviction,
+        "unit": slot.unit, "step": step, "drawn_state": drawn.state, "drawn_next_state": drawn.next_state, "drawn_discount": drawn.discount,
         "drawn_priority": drawn.priority, "drawn_action": drawn.action, "drawn_index": drawn.index,
         "batch_state": relabelled.state, "batch_next_state": relabelled.next_state, "batch_action": relabelled.action,
         "batch_return": relabelled.ret, "batch_discount": relabelled.discount, "batch_index": relabelled.index,

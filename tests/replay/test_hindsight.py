@@ -195,6 +195,20 @@ def test_reward_of_reaching_a_goal(runtime: Runtime, width: int) -> None:
         check(replay, filler.oracle, GoalSlot(1, 5, width), 40, 64, reward="reach", tolerance=tolerance)
 
 
+def test_conviction_scales_the_reward_of_the_new_goal_too(runtime: Runtime) -> None:
+    replay = Replay(runtime, 300, 6, mode="market", portfolio_dim=3, n_step=1)
+    filler, slot = Filler(replay, 3, seed=6), GoalSlot(4, 5, 1)
+    filler.insert(80)
+    batch, step = poisoned_batch(runtime, 24, 6), step_block(runtime)
+    sample(replay, batch, step)
+    plain = relabelled(replay, slot, batch, 40, step)
+    factors = np.random.default_rng(0).uniform(0.2, 1.0, 300).astype(np.float32)
+    replay.conviction = runtime.array(factors, "conviction")
+    scaled = relabelled(replay, slot, batch, 40, step)
+    np.testing.assert_allclose(scaled["ret"], plain["ret"] * factors[plain["index"]], rtol=1e-6)
+    np.testing.assert_array_equal(scaled["donor"], plain["donor"])
+
+
 def test_donors_are_uniform_over_the_rest_of_the_episode(runtime: Runtime) -> None:
     """Chi-square, for each number of transitions left."""
     replay = Replay(runtime, 256, 2, n_step=1)

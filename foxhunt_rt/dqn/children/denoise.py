@@ -106,7 +106,7 @@ class Denoise(Extension):
                 output=self.output, noised=noised.state, clean=clean, source=self.source, doutput=doutput, rows=rows, H=h,
                 B=clean.shape[0], S=step.layout.state_dim, Sp=step.layout.state_padded, Np=layer.n_padded))  # fmt: skip
             to = partial, partial[layer.weight.size :]
-            adam_grad.own_layer(child, layer, weight, x, doutput, self.dx, to, stride, n_splits, None)
+            adam_grad.own_layer(child, layer, weight, x, doutput, self.dx, to, stride, n_splits, None, relu=False)
             child.launch("column_means", (1,), (_THREADS,), dict(
                 rows=rows, means=means[: rows.shape[1]], R=h, C=rows.shape[1], means_of=rows.shape[1]))  # fmt: skip
             if self.dx is not None:
