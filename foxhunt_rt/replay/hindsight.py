@@ -99,7 +99,8 @@ def record_relabel(child: Child, replay: Replay, slot: GoalSlot, drawn: Batch, r
     child.launch("her_relabel", (relabelled.size,), _BLOCK, {
         "ring": replay.ring, "rows": replay.rows, "state": replay.state, "final_state": replay.final_state,
         "final_owner": replay.final_owner, "portfolio": replay.portfolio, "conviction": replay.conviction,
-        "unit": slot.unit, "step": step, "drawn_state": drawn.state, "drawn_next_state": drawn.next_state, "drawn_discount": drawn.discount,
+        "unit": slot.unit, "step": step, "drawn_state": drawn.state, "drawn_next_state": drawn.next_state,
+        "drawn_discount": drawn.discount,
         "drawn_priority": drawn.priority, "drawn_action": drawn.action, "drawn_index": drawn.index,
         "batch_state": relabelled.state, "batch_next_state": relabelled.next_state, "batch_action": relabelled.action,
         "batch_return": relabelled.ret, "batch_discount": relabelled.discount, "batch_index": relabelled.index,
