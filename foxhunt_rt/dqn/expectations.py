@@ -95,6 +95,12 @@ EVENT: Mapping[str, Expectation] = {
 
 #: Metrics of the features of the step: docs/step/ has a page for each, its test the planted cause.
 FEATURES: Mapping[str, Expectation] = {
+    "her_offset": _moves("up with longer episodes; 0 where each has one transition"),
+    "her_return": _moves("up with her.tolerance, where the reward is for reaching"),
+    "her_reached": _moves("up with shorter episodes"),
+    "denoise_loss": _moves("down as the head learns"),
+    "denoise_noise": _moves("up with the square of denoise.sigma"),
+    "denoise_scale": _constant("1 while its gradient is within its share; down with a tight one"),
     "popart_sigma": _moves("up with the spread of rewards"),
     "popart_scale": _moves("within max_change of 1; 1 when sigma rests"),
     "spectral_sigma_max": _moves("up with a learning rate out of measure"),
