@@ -63,6 +63,31 @@ FX_DEVICE indexed lane_argmax(int n, F f) {
     return lane_reduce(n, indexed{-INFINITY, 0x7fffffff}, op_argmax(), [&](int i) { return indexed{f(i), i}; });
 }
 
+// Sums over a warp's lanes of M values each, which share the latency of their shuffles.
+template <int M>
+FX_DEVICE void warp_sums(float (&v)[M]) {
+#pragma unroll
+    for (int lane = 16; lane > 0; lane >>= 1)
+#pragma unroll
+        for (int k = 0; k < M; ++k) v[k] += __shfl_xor_sync(0xffffffffu, v[k], lane);
+}
+
+// sum[k] = sum_i f(i, k), i < n, for k < count <= M. A GPU evaluates f up to M, so that k is known when it is compiled.
+template <int M, class F>
+FX_DEVICE void lane_sums(int n, [[maybe_unused]] int count, float (&sum)[M], F f) {
+#ifdef FX_GPU
+#pragma unroll
+    for (int k = 0; k < M; ++k) sum[k] = 0.0f;
+    FX_LANES(i, n) {
+#pragma unroll
+        for (int k = 0; k < M; ++k) sum[k] += f(i, k);
+    }
+    warp_sums(sum);
+#else
+    for (int k = 0; k < count; ++k) sum[k] = lane_sum(n, [&](int i) { return f(i, k); });
+#endif
+}
+
 // Softmax of the row x(i), i < n, in two passes (largest value, then sums): sum = sum_i exp(x_i - top), and the
 // expectation of value(i) under it. A NaN anywhere makes both NaN (top leaves it out, the sum does not).
 struct softmax_row {

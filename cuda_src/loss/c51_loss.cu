@@ -4,8 +4,9 @@
 // C51 and its projection: Bellemare 2017; double DQN: van Hasselt 2016; dueling: Wang 2016; branches with a target each:
 // after Tavakoli 2018; importance weight: Schaul 2016. Equations in docs/step/ddqn.md.
 //
-// Launch: grid (B,), any block up to 1024 (a GPU has use for S + K warps); dynamic shared memory: 4 K N + 2 S +
-// (STATS + 4) K + 4 floats, and 3 Np more where these are at most C51_STAGE_FLOATS (a GPU stages the logits).
+// Launch: grid (B,), block 32 (K + 1) threads on a GPU, any on the host; dynamic shared memory: 4 K N + S + STATS K + 4 floats, or
+// those and 3 Np for c51_loss, which has the logits there on a GPU.
+// Bytes a row: 12 Np + 4 Np for dlogits + 4 W.
 // Everything is f32, log-probabilities included (known failure K11: bf16 log-probabilities lose mass).
 #include "lib/kernel.h"
 
@@ -14,7 +15,9 @@
 #include "abi/loss.h"
 #ifdef FX_GPU
 #include "loss/c51_row_gpu.h"
-extern "C" __global__ void __launch_bounds__(1024) c51_loss(const __grid_constant__ c51_loss_args a);
+#define ROW_BOUNDS __launch_bounds__(32 * (fx::MAX_BRANCHES + 1))
+extern "C" __global__ void ROW_BOUNDS c51_loss(const __grid_constant__ c51_loss_args a);
+extern "C" __global__ void ROW_BOUNDS c51_loss_wide(const __grid_constant__ c51_loss_wide_args a);
 #else
 #include "loss/c51_row_host.h"
 #endif
@@ -22,8 +25,21 @@ extern "C" __global__ void __launch_bounds__(1024) c51_loss(const __grid_constan
 FX_KERNEL_ANYBLOCK(c51_loss) {
     FX_DYNAMIC_SHARED(float, shared);
 #ifdef FX_GPU
-    fx::c51_row_gpu(a, shared);
+    fx::c51_row_gpu<C51_NARROW / 32, true>(a, shared);
 #else
     fx::c51_row_host(a, (int)blockIdx.x, shared);
+#endif
+}
+
+// More than C51_NARROW atoms, or rows longer than C51_STAGE_FLOATS: a kernel of its own, since a thread of the other would have to
+// have its registers.
+FX_KERNEL_ANYBLOCK(c51_loss_wide) {
+    FX_DYNAMIC_SHARED(float, shared);
+    static_assert(sizeof a == sizeof(c51_loss_args), "the same fields");
+    const c51_loss_args &same = reinterpret_cast<const c51_loss_args &>(a);
+#ifdef FX_GPU
+    fx::c51_row_gpu<fx::MAX_ATOMS / 32, false>(same, shared);
+#else
+    fx::c51_row_host(same, (int)blockIdx.x, shared);
 #endif
 }

@@ -33,10 +33,12 @@ FX_KERNEL_ANYBLOCK(popart) {
             const int begin = a.ranges[2 * r] + b * each;
             FX_FOR(i, min(each, length - b * each)) {
                 const int k = begin + i;
-                a.theta[k] *= rho;
-                a.target[k] *= rho;
-                a.m[k] *= rho;
-                a.v[k] *= rho2;
+                // loaded before anything is stored: one trip to memory, not four
+                const float theta = a.theta[k], target = a.target[k], m = a.m[k], v = a.v[k];
+                a.theta[k] = theta * rho;
+                a.target[k] = target * rho;
+                a.m[k] = m * rho;
+                a.v[k] = v * rho2;
             }
         }
     }

@@ -5,55 +5,46 @@
 
 namespace fx {
 
-FX_DEVICE int clamp_index(float x, int n) {  // NaN gives 0
-    return x > 0.0f ? (x < (float)(n - 1) ? (int)x : n - 1) : 0;
+FX_DEVICE int clamp_index(float x, int n) { return (int)fminf(fmaxf(x, 0.0f), (float)(n - 1)); }  // NaN gives 0
+
+// Weight of atom j, between the edges, for a mass that the Bellman operator moved to b atoms: max(0, 1 - |b - j|).
+FX_DEVICE float inner_share(float b, int j) {
+    return fmaxf(1.0f - fabsf(b - (float)j), 0.0f);
 }
 
-#ifdef FX_GPU
-
-template <int M>
-FX_DEVICE void warp_sums(float (&v)[M]) {
+// Projects p, (N,) of sum `mass`, moved to b_i = c + g i, in units of atoms, by one warp, whose lane l owns the atoms l, l + 32,
+// ..., A of them: `own` of p, m of the result. Because b grows with i, about 2/g terms reach an atom inside the support: those
+// between the bounds, one more on either side. The two edge atoms receive all that was clamped, by whole-warp sums, and a NaN of c.
+template <int A>
+FX_DEVICE void project(const float *p, const float (&own)[A], float (&m)[A], float (&edges)[2], int N, float c, float g,
+                    float mass) {
+    const int lane = (int)(threadIdx.x & 31);
+    edges[0] = edges[1] = 0.0f;
 #pragma unroll
-    for (int lane = 16; lane > 0; lane >>= 1)
-#pragma unroll
-        for (int i = 0; i < M; ++i) v[i] += __shfl_xor_sync(0xffffffffu, v[i], lane);
-}
-
-// Weight of atom j for a mass that the Bellman operator moved to b atoms: max(0, 1 - |clamp(b, 0, N-1) - j|).
-FX_DEVICE float atom_share(float b, int j, int N) {
-    const float top = (float)(N - 1);
-    b = b < 0.0f ? 0.0f : (b > top ? top : b);  // NaN stays NaN and reaches the guard
-    const float w = 1.0f - fabsf(b - (float)j);
-    return w < 0.0f ? 0.0f : w;
-}
-
-// Projects p, (N,) of sum `mass`, moved to b_i = c + g i, in units of atoms, by one warp. Because b grows with i, about 2/g
-// terms reach an atom inside the support: those between the bounds, one more on either side. The two edge atoms receive all
-// that was clamped: whole-warp sums.
-FX_DEVICE void project(const float *p, float *m, int N, float c, float g, float mass) {
-    float edges[2] = {};
-#pragma unroll 2
-    FX_LANES(i, N) {
-        const float b = c + g * (float)i;
-        edges[0] += atom_share(b, 0, N) * p[i], edges[1] += atom_share(b, N - 1, N) * p[i];
+    for (int i = 0; i < A; ++i) {
+        const float b = c + g * (float)(lane + 32 * i);
+        edges[0] += __saturatef(1.0f - b) * own[i], edges[1] += __saturatef(b - (float)(N - 2)) * own[i];
     }
     warp_sums(edges);
+    if (c != c) edges[0] = edges[1] = c;
     const float inverse = 1.0f / g;
-    FX_LANES(j, N) {
+#pragma unroll
+    for (int i = 0; i < A; ++i) {
+        const int j = lane + 32 * i;
         float sum = 0.0f;
         if (j == 0 || j == N - 1) sum = j == 0 ? edges[0] : edges[1];
-        else if (g == 0.0f) sum = atom_share(c, j, N) * mass;  // terminal: all of it in one place
-        else {
+        else if (j < N && g == 0.0f) sum = inner_share(c, j) * mass;  // terminal: all of it in one place
+        else if (j < N) {
             const int from = g > 0.0f ? clamp_index(((float)(j - 1) - c) * inverse, N) : 0;
             const int to = g > 0.0f ? clamp_index(((float)(j + 1) - c) * inverse + 1.0f, N) : N - 1;
 #pragma unroll 1
-            for (int i = from; i <= to; ++i) sum += atom_share(c + g * (float)i, j, N) * p[i];
+            for (int k = from; k <= to; ++k) sum += inner_share(c + g * (float)k, j) * p[k];
         }
-        m[j] = sum;
+        m[i] = sum;
     }
 }
 
-#else
+#ifdef FX_HOST
 
 // Projects GROUP distributions of N probabilities (row stride N) that the Bellman operator moved to b_i = c + g i, in units
 // of atoms: m_j = sum_i p_i max(0, 1 - |clamp(b_i, 0, N-1) - j|) for the TILE atoms from j0. Because b grows with i, only a

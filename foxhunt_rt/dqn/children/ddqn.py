@@ -178,12 +178,11 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
     b, k, s, n = shape.batch, len(shape.branches), shape.actions, shape.atoms
     common = {"branch_sizes": shape.packed_branches, "B": b, "K": k, "S": s, "N": n, "Np": shape.head_padded,
               "W": shape.stats_width}  # fmt: skip
-    staged = 3 * shape.head_padded if 3 * shape.head_padded <= abi.constant("C51_STAGE_FLOATS") else 0
-    shared = 4 * (staged + 4 * k * n + 2 * s + (abi.constant("STATS") + 4) * k + 4)
-    # One warp a softmax while the batch leaves multiprocessors idle; narrow blocks once it fills them.
-    warps = min(s + k, 32 if b <= 256 else 8)
+    staged = 3 * shape.head_padded
+    narrow = n <= abi.constant("C51_NARROW") and staged <= abi.constant("C51_STAGE_FLOATS")
+    shared = 4 * (4 * k * n + s + abi.constant("STATS") * k + 4 + (staged if narrow else 0))
     budget = buffers.ce_grad is not None
-    child.launch("c51_loss", grid=(b,), block=(32 * warps,), shared=shared,
+    child.launch("c51_loss" if narrow else "c51_loss_wide", grid=(b,), block=(32 * (k + 1),), shared=shared,
                  args=dict(common, logits=inputs.logits, action=inputs.action, ret=inputs.ret, discount=inputs.discount,
                            priority=inputs.priority, step=inputs.step, ce_grad=buffers.ce_grad,
                            mse_grad=buffers.mse_grad, dlogits=None if budget else buffers.dlogits,
