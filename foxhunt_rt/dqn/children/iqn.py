@@ -93,7 +93,7 @@ class Iqn(Extension):
         x, trunk = step.trunk_output, step.trunk_gradient(self.name)
         hidden = step.forward.hidden[-1]
         x_target: Buffer = hidden[forward.TARGET_NEXT : forward.TARGET_NEXT + 1].view(hidden.shape[1:])[: shape.batch]
-        shared = 4 * (k * width + 4 * k * n)
+        shared = shared_bytes(k, width, n)
         if shared > _SHARED_BYTES:
             raise ConfigError(f"iqn takes {shared} bytes of shared memory for {k} branches, a trunk {width} wide and {n} "
                               f"quantiles, above {_SHARED_BYTES}: narrow the last of network.hidden")  # fmt: skip
@@ -135,6 +135,11 @@ class Iqn(Extension):
             group.record_squares(child, partial, runs)
 
 
+def shared_bytes(branches: int, width: int, quantiles: int) -> int:
+    """Dynamic shared memory of iqn_loss."""
+    return 4 * (2 * branches * width + 4 * branches * quantiles + 3 * branches + 1)
+
+
 def _embedding(group: GroupView) -> Layer:
     """The embedding as a layer; its offsets are those of the flat buffers."""
     weight, bias = (s for s in group.segments if s.name.startswith("iqn.embed"))
@@ -150,4 +155,4 @@ def _runs(group: GroupView, layer: Layer, n_splits: int) -> npt.NDArray[np.void]
     return np.array(rows, abi.dtype("grad_run"))
 
 
-__all__ = ["Iqn"]
+__all__ = ["Iqn", "shared_bytes"]

@@ -13,8 +13,8 @@ from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.driver import Buffer, DeviceBuffer
 from foxhunt_rt.kernels import abi
 
-_ROWS = 1024  # rows, or parameters, of a block
-_MAX_BLOCKS = 64
+# Up to so many, a thread has one row, and one parameter of a tensor: the kernel is a chain of trips to memory.
+_THREADS, _MAX_BLOCKS = 128, 64
 
 
 class PopArt(Extension):
@@ -54,7 +54,7 @@ class PopArt(Extension):
         work = max(batch.size, *(s.stop - s.offset for s in tensors)) if tensors else batch.size
         with step.child("popart", reads, [self.state, *scaled, step.ret, step.metrics_of(self)],
                         after="per_sample") as child:  # fmt: skip
-            child.launch("popart", grid=(min(_MAX_BLOCKS, -(-work // _ROWS)),), block=(256,), args=dict(
+            child.launch("popart", grid=(min(_MAX_BLOCKS, -(-work // _THREADS)),), block=(_THREADS,), args=dict(
                 heads, returns=replay.returns, ret=batch.ret, step=step.step, ranges=ranges, state=self.state,
                 normalized=step.ret, metrics=step.metrics_of(self), min_count=self.config.min_count,
                 max_change=self.config.max_change, B=batch.size, R=len(tensors), n=n))  # fmt: skip

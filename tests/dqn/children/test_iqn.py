@@ -16,7 +16,7 @@ from foxhunt_rt import Runtime
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn import Learner
 from foxhunt_rt.dqn.checkpoint import CheckpointError
-from foxhunt_rt.dqn.children.iqn import Iqn
+from foxhunt_rt.dqn.children.iqn import Iqn, shared_bytes
 from foxhunt_rt.dqn.learner_state import read_state, write_state
 from foxhunt_rt.kernels import abi
 from tests.dqn import oracle
@@ -207,7 +207,7 @@ class Kernel:
         inputs = {name: self.rt.array(array, name) for name, array in (self.operands | changed).items()}
         self.rt.ungraphed("test.iqn").launch("iqn_loss", (b,), (64,), dict(
             **inputs, **out, branch_sizes=2 | 3 << 8, kappa=1.0, branch_scale=0.5, B=b, K=k, N=n, Hp=hp, Sp=self.SP),
-            shared=4 * (k * hp + 4 * k * n))  # fmt: skip
+            shared=shared_bytes(k, hp, n))  # fmt: skip
         return {name: buffer.to_numpy() for name, buffer in out.items()}
 
 
