@@ -49,16 +49,36 @@ struct group_settings {
     FX_DEVICE group_settings(const adam_update_args &a, const step_block &s, int64_t at)
         : part_end(a.parts), decay_end(a.n_decay), lr(s.lr), bias1(s.bias1), bias2(s.bias2), max_norm(s.max_grad_norm) {
         if (!a.groups) return;
-        while (index + 1 < a.groups_n && a.groups[index + 1].begin <= at) ++index;
-        const optim_group g = a.groups[index];
+        uint64_t skipped;
+        const optim_group g = find(a, at, skipped);
         part_begin = g.part_begin, part_end = g.part_end, begin = g.begin, decay_end = g.decay_end;
         lr *= g.lr_factor;
         own = g.max_grad_norm > 0.0f;
         if (!own) return;
         max_norm = g.max_grad_norm;
         // `skipped` changes in this launch only when nobody goes on to use it
-        const uint64_t t = s.adam_step - a.stats[index].skipped;
+        const uint64_t t = s.adam_step - skipped;
         bias1 = fx::bias_correction(s.adam_beta1, t), bias2 = fx::bias_correction(s.adam_beta2, t);
+    }
+
+    // The last group that begins at or before `at`, and the updates that it skipped; sets `index`.
+    FX_DEVICE optim_group find(const adam_update_args &a, int64_t at, uint64_t &skipped) {
+#ifdef FX_GPU
+        if (a.groups_n <= 32) {  // a lane a group, all loads in one trip
+            const int mine = min((int)threadIdx.x & 31, a.groups_n - 1);
+            optim_group g = a.groups[mine];
+            skipped = a.stats[mine].skipped;
+            index = min(31 - __clz((int)__ballot_sync(0xffffffffu, g.begin <= at)), a.groups_n - 1);
+            const auto from = [&](auto value) { return __shfl_sync(0xffffffffu, value, index); };
+            skipped = from(skipped), g.begin = from(g.begin), g.decay_end = from(g.decay_end);
+            g.part_begin = from(g.part_begin), g.part_end = from(g.part_end);
+            g.lr_factor = from(g.lr_factor), g.max_grad_norm = from(g.max_grad_norm);
+            return g;
+        }
+#endif
+        while (index + 1 < a.groups_n && a.groups[index + 1].begin <= at) ++index;
+        skipped = a.stats[index].skipped;
+        return a.groups[index];
     }
 };
 

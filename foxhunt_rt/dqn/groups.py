@@ -17,7 +17,9 @@ from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 
 _THREADS = 256
-_PER_BLOCK = 4096  # elements of a group that a block squares
+_PER_BLOCK = (
+    1024  # elements of a group that a block squares: a vector a thread, whose partial gradients it adds in turn
+)
 
 
 class Groups:
@@ -85,8 +87,7 @@ class Groups:
         """
         begin, stop = self.layout.group_range(group.name)
         first, last = self._parts[group.name]
-        threads = _THREADS if partial is None else _PER_BLOCK // 4  # a vector each, whose parts it adds in turn
-        child.launch("grad_reduce", grid=(last - first,), block=(threads,), args=dict(
+        child.launch("grad_reduce", grid=(last - first,), block=(_THREADS,), args=dict(
             part=partial, done=grad[begin:stop], grad=grad[begin:stop] if partial is not None else None,
             norm_part=norm_part[first:last], runs=runs, n=stop - begin, parts=partial.size if partial is not None else 0,
             n_runs=runs.size if runs is not None else 0, blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip
