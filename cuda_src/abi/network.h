@@ -4,7 +4,7 @@
 
 /* Largest region of outputs that one block owns; a launch may choose a smaller one, a multiple of 4 by one of 16. */
 #define LINEAR_MAX_ROWS 64
-#define LINEAR_BIG_ROWS 64 /* blocks of so many rows have 8 x 4 results a thread on a GPU, smaller ones 2 x 4 */
+#define LINEAR_BIG_ROWS 32 /* blocks of so many rows have 4 x 4 results a thread on a GPU, of twice as many 8 x 4, smaller ones 2 x 4 */
 #define LINEAR_MAX_COLS 64
 #define LINEAR_MAX_DX 1024
 
@@ -30,6 +30,32 @@ typedef struct {
     int32_t block_cols;        //@ columns
     uint32_t pad0_;            //@ pad
 } linear_forward_args;
+
+#define PAIR_ROWS 8   /* rows of a block of linear_pair */
+#define PAIR_WIDTH 64 /* most inputs and outputs of its layers, padded */
+
+/* y[p] = relu(x_p W_p + b_p), y2[p] = relu(y[p] W2_p + b2_p) for p < passes: two layers of at most PAIR_WIDTH. */
+typedef struct {
+    const float *x0;            //@ in f32[R*Kp]             (R, Kp) input of pass 0
+    const float *x1;            //@ in f32[(passes+1)/3*R*Kp] if_any     (R, Kp) input of pass 1; null when passes < 2
+    const float *x2;            //@ in f32[passes/3*R*Kp] if_any         (R, Kp) input of pass 2; null when passes < 3
+    const float *w;             //@ in f32[Kp*Mp]            (Kp, Mp) weights of passes 0 and 1
+    const float *bias;          //@ in f32[Mp]               (Mp,)
+    const float *w_target;      //@ in f32[passes/3*Kp*Mp] if_any        (Kp, Mp) weights of pass 2; null when passes < 3
+    const float *bias_target;   //@ in f32[passes/3*Mp] if_any           (Mp,) the same
+    const float *w2;            //@ in f32[Mp*Np]            (Mp, Np) of the second layer
+    const float *bias2;         //@ in f32[Np]               (Np,)
+    const float *w2_target;     //@ in f32[passes/3*Mp*Np] if_any        (Mp, Np)
+    const float *bias2_target;  //@ in f32[passes/3*Np] if_any           (Np,)
+    float *y;                   //@ out f32[passes*R*Mp]     (passes, R, Mp)
+    float *y2;                  //@ out f32[passes*R*Np]     (passes, R, Np)
+    int32_t passes;             //@ 1 to 3
+    int32_t R;                  //@ rows
+    int32_t K;                  //@ input width without padding
+    int32_t Kp;                 //@ input width
+    int32_t Mp;                 //@ width between the layers, at most PAIR_WIDTH
+    int32_t Np;                 //@ output width, at most PAIR_WIDTH
+} linear_pair_args;
 
 /* dw[z] = x_z^T dy_z, db[z] = column sums of dy_z over the rows of split z; dx = (dy W^T + sum of dx_more), with relu
  * where x > 0. */

@@ -2,8 +2,8 @@
 // for the global norm, and dX = (dY W^T + what other heads add) where X > 0, the gradient before the ReLU of the layer
 // below.
 //
-// Launch: grid (splits*dw_blocks + dx_blocks); block: 128 threads and block_rows/2 * block_cols/4 at least, a multiple
-// of 32 (a thread on the GPU has one tile of dW, or one part of a tile of dX); with LINEAR_BIG_ROWS block_rows/8 for /2.
+// Launch: grid (splits*dw_blocks + dx_blocks); block: 128 threads (a thread on the GPU has one tile of dW, of 2 x 4 results or,
+// from LINEAR_BIG_ROWS on, of block_rows/8 x 4; or one part of a tile of dX).
 //   dw_blocks = (ceil(Kp/block_rows) + 1) * ceil(Np/block_cols): the last row of blocks makes db
 //   dx_blocks = ceil(R/dx_rows) * Kp/dx_cols, or 0 without dx
 // Order of additions: dW and db over the rows of a split, ascending. dX by named partial sums (dots() in tile.h): the
@@ -54,7 +54,7 @@ struct weight_region {
 
     static FX_DEVICE int tile_rows(const linear_backward_args &a) {
 #ifdef FX_GPU
-        if (a.block_rows == LINEAR_BIG_ROWS && a.Kp % fx::BIG_ROWS == 0) return fx::BIG_ROWS;
+        if (a.block_rows >= LINEAR_BIG_ROWS) return a.block_rows / 8;
 #endif
         return fx::TILE_ROWS;
     }
@@ -78,7 +78,7 @@ struct weight_region {
         fx::tile<ROWS> acc;
         fx::clear<ROWS>(acc);
 #ifdef FX_GPU
-        if constexpr (ROWS == fx::BIG_ROWS)
+        if constexpr (ROWS >= fx::BIG_ROWS)
             fx::block_product_big(acc, n, left, dy, a.Np, s, rows, rows, cols, row, column, works);
         else
 #endif
@@ -142,8 +142,11 @@ FX_KERNEL_ANYBLOCK(linear_backward) {
         weight_region region(a, block / a.dw_blocks, block % a.dw_blocks);
         FX_FOR(t, max(region.tiles, (int)blockDim.x)) {
 #ifdef FX_GPU
-            if (region.rows && region.tile_rows(a) == BIG_ROWS) {
-                double sum = region.tile<BIG_ROWS>(a, s.product, along_columns{region.x, a.Kp}, region.dw, t);
+            if (region.rows && region.tile_rows(a) >= BIG_ROWS) {
+                const along_columns left{region.x, a.Kp};
+                const double sum = region.tile_rows(a) == BIG_ROWS
+                                       ? region.tile<BIG_ROWS>(a, s.product, left, region.dw, t)
+                                       : region.tile<2 * BIG_ROWS>(a, s.product, left, region.dw, t);
                 if (t < region.tiles) squares[t] = sum;
                 continue;
             }

@@ -1,7 +1,7 @@
 // linear_forward: y = act(x W + b) for up to three passes at once (grid z): online on s, online on s', target on s'.
 //
-// Launch: grid (ceil(Np / block_cols), ceil(R / block_rows), passes); block: block_rows/2 * block_cols/4 threads, with
-// LINEAR_BIG_ROWS block_rows/8 * block_cols/4, a multiple of 32 (a thread on the GPU has one tile of 2 x 4, 8 x 4 outputs).
+// Launch: grid (ceil(Np / block_cols), ceil(R / block_rows), passes); block: block_rows/2 * block_cols/4 threads, a multiple of
+// 32, and from LINEAR_BIG_ROWS on 128 (a thread on the GPU has one tile of 2 x 4 outputs, or of block_rows/8 x 4).
 // Each output is bias (+ y, with residual) + sum_k x[k] w[k], k ascending, one fused multiply-add a step, on both targets.
 // Pads: rows of W from K up to the next multiple of 16 hold zeros and are added, those beyond are not read; columns of
 // pads come out as zero because W and b hold zeros there.
@@ -34,7 +34,7 @@ struct forward_region {
                            int column) const {
         const fx::along_rows left{x, a.Kp};
 #ifdef FX_GPU
-        if constexpr (ROWS == fx::BIG_ROWS)
+        if constexpr (ROWS >= fx::BIG_ROWS)
             return fx::block_product_big(acc, n, left, w, a.Np, s, a.block_rows, rows - 1, cols, row, column,
                                          row < rows);
 #endif
@@ -79,9 +79,10 @@ FX_KERNEL_ANYBLOCK(linear_forward) {
     forward_region region(a, (int)blockIdx.z, (int)blockIdx.y * a.block_rows, (int)blockIdx.x * a.block_cols);
     int across = region.cols / TILE_WIDTH;
 #ifdef FX_GPU
-    if (a.block_rows == LINEAR_BIG_ROWS) {
-        int t = (int)threadIdx.x;
-        region.tile<BIG_ROWS>(a, s, t / across * BIG_ROWS, t % across * TILE_WIDTH);
+    if (a.block_rows >= LINEAR_BIG_ROWS) {
+        const int row = (int)threadIdx.x / across, column = (int)threadIdx.x % across * TILE_WIDTH;
+        if (a.block_rows == LINEAR_BIG_ROWS) region.tile<BIG_ROWS>(a, s, row * BIG_ROWS, column);
+        else region.tile<2 * BIG_ROWS>(a, s, row * 2 * BIG_ROWS, column);
         return;
     }
 #endif

@@ -11,7 +11,8 @@ namespace fx {
 
 constexpr int STAGE_STEPS = 64;
 constexpr int STAGE_LD = STAGE_STEPS + 4;  // rows of a, so that two rows fall into different banks
-constexpr int STAGE_ROWS = 32;
+constexpr int STAGE_ROWS = LINEAR_BIG_ROWS / 2;
+constexpr int BIG_THREADS = 128;     // of a block of big tiles, 8 of them over each other and 16 side by side
 constexpr int BIG_STAGE_STEPS = 32;  // of a big tile: two stages, one filled while the other is multiplied
 constexpr int BIG_STAGE_LD = BIG_STAGE_STEPS + 4;
 
@@ -62,57 +63,79 @@ FX_DEVICE void block_product(tile<ROWS> &acc, int n, const A &a, const float *b,
     }
 }
 
-// Copies a stage of a big tile: fixed strides, so that only shifts find a thread's place, and loops of fixed length.
-// rows x BIG_STAGE_STEPS along the rows of a left operand:
-FX_DEVICE void fill_left(const along_rows &a, float *to, int t, int steps, int, int last) {
-    constexpr int ACROSS = BIG_STAGE_STEPS / 4;
-#pragma unroll 4
-    for (int e = (int)threadIdx.x; e < LINEAR_BIG_ROWS * ACROSS; e += (int)blockDim.x) {
-        const int r = e / ACROSS, q = e % ACROSS * 4;
-        if (q < steps) copy_async(to + r * BIG_STAGE_LD + q, a.p + (size_t)min(r, last) * a.ld + t + q);
+// What a thread copies to the stages of an operand of big tiles: its places are found once, and then move on by a stage.
+// HEIGHT rows along which the summed index runs, of which those beyond `last` repeat it:
+template <int HEIGHT>
+struct row_copies {
+    static constexpr int ACROSS = BIG_STAGE_STEPS / 4, DOWN = BIG_THREADS / ACROSS, COUNT = HEIGHT / DOWN;
+    static constexpr int LD = BIG_STAGE_LD;
+    const float *from;
+    int at[COUNT], r, q;
+
+    FX_DEVICE row_copies(const along_rows &a, int, int last)
+        : from(a.p), r((int)threadIdx.x / ACROSS), q((int)threadIdx.x % ACROSS * 4) {
+        FX_UNROLL
+        for (int i = 0; i < COUNT; ++i) at[i] = min(r + i * DOWN, last) * a.ld + q;
     }
-}
-// BIG_STAGE_STEPS x width, of either operand:
-FX_DEVICE void fill_steps(float *to, const float *from, int ld, int steps, int width) {
-    constexpr int ACROSS = LINEAR_MAX_COLS / 4;
-#pragma unroll 4
-    for (int e = (int)threadIdx.x; e < BIG_STAGE_STEPS * ACROSS; e += (int)blockDim.x) {
-        const int r = e / ACROSS, q = e % ACROSS * 4;
-        if (r < steps && q < width) copy_async(to + r * LINEAR_MAX_COLS + q, from + (size_t)r * ld + q);
+    FX_DEVICE void next(float *to, int steps) {
+        FX_UNROLL
+        for (int i = 0; i < COUNT; ++i)
+            if (q < steps) copy_async(to + (r + i * DOWN) * LD + q, from + at[i]);
+        from += BIG_STAGE_STEPS;
     }
+};
+// Rows of `width` floats, WIDTH at most, a row a step:
+template <int WIDTH>
+struct step_copies {
+    static constexpr int ACROSS = WIDTH / 4, DOWN = BIG_THREADS / ACROSS, COUNT = BIG_STAGE_STEPS / DOWN;
+    static constexpr int LD = LINEAR_MAX_COLS;
+    const float *from;
+    int ld, r, q;
+    bool inside;
+
+    FX_DEVICE step_copies(const along_columns &a, int width, int)
+        : ld(a.ld), r((int)threadIdx.x / ACROSS), q((int)threadIdx.x % ACROSS * 4), inside(q < width) {
+        from = a.p + (size_t)r * ld + q;
+    }
+    FX_DEVICE void next(float *to, int steps) {
+        FX_UNROLL
+        for (int i = 0; i < COUNT; ++i)
+            if (inside && r + i * DOWN < steps)
+                copy_async(to + (r + i * DOWN) * LD + q, from + (size_t)(i * DOWN) * ld);
+        from += (size_t)BIG_STAGE_STEPS * ld;
+    }
+};
+template <int HEIGHT>
+FX_DEVICE row_copies<HEIGHT> copies_of(const along_rows &a, int rows, int last) {
+    return {a, rows, last};
 }
-FX_DEVICE void fill_left(const along_columns &a, float *to, int t, int steps, int rows, int) {
-    fill_steps(to, a.p + (size_t)t * a.ld, a.ld, steps, rows);
+template <int HEIGHT>
+FX_DEVICE step_copies<HEIGHT> copies_of(const along_columns &a, int rows, int last) {
+    return {a, rows, last};
 }
-FX_DEVICE along_rows staged(const along_rows &, const float *at) { return {at, BIG_STAGE_LD}; }
-FX_DEVICE along_columns staged(const along_columns &, const float *at) { return {at, LINEAR_MAX_COLS}; }
-static_assert(LINEAR_BIG_ROWS == LINEAR_MAX_COLS, "fill_steps serves both operands");
 
 // The same for big tiles, where it is throughput that counts: the next stage is on its way during the products.
-template <class A>
-FX_DEVICE void block_product_big(tile<BIG_ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows,
-                              int last, int cols, int row, int column, bool works) {
-    auto fill = [&](int t) {
-        auto &to = s.big[t / BIG_STAGE_STEPS & 1];
-        const int steps = min(BIG_STAGE_STEPS, n - t);
-        fill_left(a, to.a, t, steps, rows, last);
-        fill_steps(to.b, b + (size_t)t * ldb, ldb, steps, cols);
-    };
-    fill(0);
-    for (int t = 0; t < n; t += BIG_STAGE_STEPS) {
+template <int ROWS, class A>
+FX_DEVICE void block_product_big(tile<ROWS> &acc, int n, const A &a, const float *b, int ldb, stage &s, int rows, int last,
+                              int cols, int row, int column, bool works) {
+    auto left = copies_of<8 * ROWS>(a, rows, last);
+    auto right = copies_of<LINEAR_MAX_COLS>(along_columns{b, ldb}, cols, 0);
+    left.next(s.big[0].a, min(BIG_STAGE_STEPS, n));
+    right.next(s.big[0].b, min(BIG_STAGE_STEPS, n));
+    for (int t = 0, other = 1; t < n; t += BIG_STAGE_STEPS, other ^= 1) {
         copy_async_wait();
         __syncthreads();  // this stage is there, and everyone is done with the other
-        if (t + BIG_STAGE_STEPS < n) fill(t + BIG_STAGE_STEPS);
-        auto &from = s.big[t / BIG_STAGE_STEPS & 1];
+        const int steps = min(BIG_STAGE_STEPS, n - t), more = min(BIG_STAGE_STEPS, n - t - steps);
+        if (more > 0) left.next(s.big[other].a, more), right.next(s.big[other].b, more);
         if (!works) continue;
-        const A left = staged(a, from.a).row(row);
-        const int steps = min(BIG_STAGE_STEPS, n - t);
+        const auto &from = s.big[other ^ 1];
+        const A mine = A{from.a, left.LD}.row(row);
         int u = 0;
 #pragma unroll 1
         for (; u + BIG_STEPS <= steps; u += BIG_STEPS)
-            product_steps<BIG_STEPS, BIG_ROWS>(acc, u, left, from.b + column, LINEAR_MAX_COLS);
+            product_steps<BIG_STEPS, ROWS>(acc, u, mine, from.b + column, LINEAR_MAX_COLS);
 #pragma unroll 1
-        for (; u < steps; ++u) product_steps<1, BIG_ROWS>(acc, u, left, from.b + column, LINEAR_MAX_COLS);
+        for (; u < steps; ++u) product_steps<1, ROWS>(acc, u, mine, from.b + column, LINEAR_MAX_COLS);
     }
 }
 

@@ -4,8 +4,8 @@
 // multiply-adds in ascending order of the summed index, whatever the tile, so a row's result does not depend on how
 // many rows are computed with it.
 //   GPU   2 rows x 4 columns a thread: a product of 64 x 64 outputs must spread over many threads, since latency is all
-//         it costs; 8 x 4 where there are enough outputs (BIG_ROWS): a multiply-add then needs a third of the shared
-//         memory traffic. Operands of the block's region pass through shared memory (stage.h): read straight from L2, the
+//         it costs; 4 x 4 or 8 x 4 where there are enough outputs (BIG_ROWS): a multiply-add then needs half or a third of the
+//         shared memory traffic. Operands of the block's region pass through shared memory (stage.h): read straight from L2, the
 //         compiler keeps only six loads in flight to save registers.
 //   host  4 rows x 16 columns, operands read in place: 8 accumulators in AVX registers cover a multiply-add's latency.
 #pragma once
@@ -16,8 +16,9 @@ namespace fx {
 #ifdef FX_GPU
 constexpr int TILE_ROWS = 2, TILE_COLS = 1;  // columns in lanes
 constexpr int STEPS = 16;                    // of the summed index, unrolled
-constexpr int BIG_ROWS = 8, BIG_STEPS = 4;   // tile of blocks of BIG_BLOCK_ROWS rows and more: 32 results a thread
-constexpr int DOT_ROWS = 2, DOT_COLS = 4;    // tile of dots()
+constexpr int BIG_ROWS = 4,
+              BIG_STEPS = 4;  // tile of blocks of LINEAR_BIG_ROWS rows; twice as high in those of twice as many
+constexpr int DOT_ROWS = 2, DOT_COLS = 4;  // tile of dots()
 #else
 constexpr int TILE_ROWS = 4, TILE_COLS = 2;
 constexpr int STEPS = 1;

@@ -297,11 +297,16 @@ def bias_relu(child: Child, y: Buffer, bias: Buffer, rows: int, relu: bool) -> N
                  dict(y=y, bias=bias, R=rows, Np=columns, relu=int(relu), per_block=_PER_BLOCK))  # fmt: skip
 
 
+def linear_threads(height: int, width: int) -> int:
+    """Threads of a block of linear_forward or linear_backward that owns so many rows and columns: one a tile of 2 x 4 outputs, or
+    128 with larger tiles (cuda_src/network/tile.h)."""
+    return 128 if height >= abi.constant("LINEAR_BIG_ROWS") else height * width // 8
+
+
 def linear(child: Child, spec: ProductSpec, a: Buffer, b: Buffer, out: Buffer, bias: Buffer) -> None:
     """Records a plain product by the package's f32 kernel."""
     height, width = (64, 64) if spec.m >= 64 and spec.n >= 64 else (16, 64)
-    threads = height * width // (32 if height == abi.constant("LINEAR_BIG_ROWS") else 8)
-    child.launch("linear_forward", (-(-spec.n // width), -(-spec.m // height), 1), (threads,),
+    child.launch("linear_forward", (-(-spec.n // width), -(-spec.m // height), 1), (linear_threads(height, width),),
                  dict(x0=a, x1=None, x2=None, w=b, bias=bias, w_target=None, bias_target=None, y=out, passes=1, R=spec.m,
                       K=spec.k, Kp=spec.k, Np=spec.n, relu=int(spec.epilogue == "bias_relu"), residual=0,
                       block_rows=height, block_cols=width))  # fmt: skip
@@ -348,4 +353,4 @@ def _operands(rt: Runtime, spec: ProductSpec) -> tuple[DeviceBuffer, DeviceBuffe
     return a, b, out, bias
 
 
-__all__ = ["ProductCall", "ProductError", "Products", "attach", "bias_relu", "linear"]
+__all__ = ["ProductCall", "ProductError", "Products", "attach", "bias_relu", "linear", "linear_threads"]

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from foxhunt_rt.dqn.children.forward import depth_of, region, round_mantissa, threads
+from foxhunt_rt.dqn.children.forward import depth_of, region, round_mantissa
 from foxhunt_rt.dqn.children.products import NetworkProducts, input_gradient_spec, weight_gradient_spec
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout
 from foxhunt_rt.driver import Buffer
+from foxhunt_rt.gemm.products import linear_threads
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
 
@@ -244,7 +245,7 @@ def own_layer(child: Child, layer: Layer, w: Buffer, x: Buffer, dy: Buffer, dx: 
     child.launch(
         "linear_backward",
         grid=(n_splits * made + input_blocks,),
-        block=(max(128, threads(height, width)),),
+        block=(max(128, linear_threads(height, width)),),
         args=dict(
             x=x,
             dy=dy,

@@ -26,6 +26,7 @@ from foxhunt_rt.dqn.children.products import (
 )
 from foxhunt_rt.dqn.layout import Layer, LayoutError, NetworkLayout
 from foxhunt_rt.driver import Buffer
+from foxhunt_rt.gemm.products import linear_threads
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Windows
@@ -35,6 +36,7 @@ ONLINE, ONLINE_NEXT, TARGET_NEXT = range(PASSES)
 
 # Regions of outputs that a block may own (rows, columns), by falling reuse of operands.
 REGIONS = ((64, 64), (32, 64), (16, 64), (8, 32))
+_PAIR_MOST_ROWS = 256  # of a batch whose first two layers may be one launch: 96 blocks with three passes
 _PER_BLOCK = 1024  # elements that a block rounds: a vector a thread, since loads do not overtake stores
 
 
@@ -176,7 +178,11 @@ def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: 
         masters = inputs.theta[:n], inputs.target[:n], *inputs.passes[: len(distinct)]
         for source, to in zip(masters, (theta, target, *distinct), strict=True):
             round_mantissa(child, source, to, products.bits)
-    for i, (layer, y) in enumerate(zip(layout.layers, outputs, strict=True)):
+    done = 0
+    if _paired(layout, batch, products):
+        own_pair(child, layout.layers[:2], batch, separate(x), theta, target, outputs[:2])
+        done, x = 2, outputs[1]
+    for i, (layer, y) in list(enumerate(zip(layout.layers, outputs, strict=True)))[done:]:
         weights = LayerWeights.of(layer, theta, target)
         if products.rounded and not (
             products.precision == "bf16" and layer.relu
@@ -192,6 +198,14 @@ def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: 
         if products.rounded and layer.relu:
             round_mantissa(child, y, y, products.bits)
         x = y
+
+
+def _paired(layout: NetworkLayout, rows: int, products: NetworkProducts) -> bool:
+    """Whether the first two layers are one launch: both narrow and by the package's kernels, and few rows."""
+    first, second = layout.layers[:2]
+    widest = max(first.k_padded, first.n_padded, second.n_padded)
+    own = not (products.rounded or products.forward[0] or products.forward[1] or first.residual or second.residual)
+    return own and second.relu and widest <= abi.constant("PAIR_WIDTH") and rows <= _PAIR_MOST_ROWS
 
 
 def _record_bf16(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
@@ -298,11 +312,6 @@ def region(rows: int, columns: int, products: int, blocks: int) -> tuple[int, in
     return REGIONS[-1]
 
 
-def threads(height: int, width: int) -> int:
-    """Threads of a block: one a tile of 2 x 4 outputs, or of 8 x 4 in a block of 64 rows (cuda_src/network/tile.h)."""
-    return height * width // (32 if height == abi.constant("LINEAR_BIG_ROWS") else 8)
-
-
 def library_layer(child: Child, products: NetworkProducts, layer: Layer, rows: int, x: Inputs, weights: LayerWeights,
                   y: Buffer) -> None:  # fmt: skip
     """Records a layer's three passes by cuBLASLt: θ on s and s' as one product where their inputs lie one under the other, as a
@@ -320,6 +329,18 @@ def library_layer(child: Child, products: NetworkProducts, layer: Layer, rows: i
         products.gemm.call(child, spec, inputs[p], w, matrices(y, p, 1), bias)
 
 
+def own_pair(child: Child, layers: Sequence[Layer], rows: int, x: Sequence[Buffer], theta: Buffer, target: Buffer | None,
+             y: Sequence[Buffer]) -> None:  # fmt: skip
+    """Records two narrow layers with ReLU, one to three passes, in one launch of the package's kernel."""
+    (first, second), padded = layers, [*x, None, None]
+    w, w2 = (LayerWeights.of(layer, theta, target) for layer in layers)
+    child.launch("linear_pair", grid=(-(-rows // abi.constant("PAIR_ROWS")), len(x)), block=(128,),
+                 args=dict(x0=padded[0], x1=padded[1], x2=padded[2], w=w.w, bias=w.bias, w_target=w.w_target,
+                           bias_target=w.bias_target, w2=w2.w, bias2=w2.bias, w2_target=w2.w_target,
+                           bias2_target=w2.bias_target, y=y[0], y2=y[1], passes=len(x), R=rows, K=first.k,
+                           Kp=first.k_padded, Mp=first.n_padded, Np=second.n_padded))  # fmt: skip
+
+
 def separate(x: Inputs) -> Sequence[Buffer]:
     """Each pass's input (B, Kp)."""
     return [matrices(x, p, 1) for p in range(x.shape[0])] if isinstance(x, Buffer) else x
@@ -334,7 +355,7 @@ def own_layer(child: Child, layer: Layer, rows: int, x: Sequence[Buffer], weight
     child.launch(
         "linear_forward",
         grid=grid,
-        block=(threads(height, width),),
+        block=(linear_threads(height, width),),
         args=dict(
             x0=padded[0],
             x1=padded[1],
@@ -369,6 +390,7 @@ __all__ = [
     "depth_of",
     "library_layer",
     "own_layer",
+    "own_pair",
     "reads",
     "record",
     "record_forward",
@@ -376,6 +398,5 @@ __all__ = [
     "residual_add",
     "round_mantissa",
     "separate",
-    "threads",
     "writes",
 ]

@@ -53,19 +53,28 @@ def test_three_passes_agree_with_float64(runtime: fx.Runtime, shape: Shape) -> N
             assert not got[:, ref.shape[1] :].any(), f"pass {p}, layer {i}: pads must stay zero"
 
 
-def test_launches_are_one_per_layer(runtime: fx.Runtime) -> None:
-    case = Case.make(33, (17, 40, 9), (2, 4), 13, 37)
+@pytest.mark.parametrize(("hidden", "batch", "kernels"), [
+    ((17, 40, 9), 37, ["linear_pair", "linear_forward", "linear_forward"]),  # narrow, few rows: the first two in one launch
+    ((17, 40, 9), 257, ["linear_forward"] * 4),
+    ((17, 65), 37, ["linear_forward"] * 3),
+    ((17,), 37, ["linear_forward"] * 2),
+])  # fmt: skip
+def test_launches_are_one_per_layer_or_per_narrow_pair(
+    runtime: fx.Runtime, hidden: tuple[int, ...], batch: int, kernels: list[str]
+) -> None:
+    case = Case.make(33, hidden, (2, 4), 13, batch)
     inputs = forward.ForwardInputs(
         *(runtime.zeros(n, np.float32, "x") for n in (case.layout.size,) * 2),
-        *(runtime.zeros((37, 64), np.float32, "s") for _ in range(2)),
+        *(runtime.zeros((batch, 64), np.float32, "s") for _ in range(2)),
     )
     plan = runtime.plan("forward")
-    forward.add(plan, case.layout, inputs, forward.ForwardBuffers.create(runtime, case.layout, 37))
-    assert [op.kernel for op in plan.children[0].ops] == ["linear_forward"] * 4
+    forward.add(plan, case.layout, inputs, forward.ForwardBuffers.create(runtime, case.layout, batch))
+    assert [op.kernel for op in plan.children[0].ops] == kernels
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 37])
 def test_a_row_does_not_depend_on_the_rows_with_it(runtime: fx.Runtime, rows: int) -> None:
+    """Nor on whether its layers are launches of their own, as they are for acting, or a pair."""
     case = Case.make(33, (17, 40, 9), (2, 4), 13, 37)
     batch = run_forward(runtime, case).logits.to_numpy()[forward.ONLINE]
     alone = run_rows(runtime, case, rows).logits.to_numpy()
