@@ -15,6 +15,7 @@ Names follow the papers: a share or a coefficient carries what it belongs to (`r
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -72,9 +73,7 @@ class NetworkConfig(Section):
     section = "network"
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers, input side first", low=1, high=65536)
     atoms: int = option(51, "points of the return support (C51, Bellemare 2017)", low=2, high=256)
-    residual: bool = option(
-        False, "each hidden layer behind the first is a block x + relu(x W + b) (He 2016); of equal widths"
-    )
+    residual: bool = option(False, "a hidden layer as wide as the one before is a block x + relu(x W + b) (He 2016)")
     window: int = option(
         16, "L: states that the blocks in front of the trunk look at, where one is on", low=1, high=256
     )
@@ -86,10 +85,9 @@ class NetworkConfig(Section):
     def check(self) -> None:
         if not 1 <= len(self.hidden) <= 8:
             raise ConfigError(f"network.hidden has {len(self.hidden)} layers; give 1 to 8 widths")
-        if self.residual and (len(self.hidden) < 2 or len(set(self.hidden)) > 1):
-            raise ConfigError(
-                f"network.residual with network.hidden = {', '.join(map(str, self.hidden))}; give two or more equal widths"
-            )
+        if self.residual and all(a != b for a, b in itertools.pairwise(self.hidden)):
+            raise ConfigError(f"network.residual with network.hidden = {', '.join(map(str, self.hidden))}; give two equal "
+                              "widths in a row")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -717,8 +715,8 @@ class Config:
 
     @staticmethod
     def profile(name: str) -> Config:
-        """A named starting point: `default`, `smoke` (seconds on a CPU), `full` (smoke with every feature of the step) or
-        `production` (a large GPU)."""
+        """A named starting point: `default`, `smoke` (seconds on a CPU), `full` (smoke with every feature) or
+        `production` (every feature, on a large GPU)."""
         if name not in _PROFILES:
             raise ConfigError(unknown(f"profile {name!r}", name, _PROFILES))
         return Config().merged(_PROFILES[name])
@@ -807,19 +805,19 @@ _FEATURES = [  # the sections that switch something on, which profile full does 
     for field in dataclasses.fields(Config)
     if any(option.name == "enabled" for option in dataclasses.fields(hints(Config)[field.name]))
 ]
+#: Every feature of the step, and of what collection adds.
+_ALL: dict[str, Any] = {name: {"enabled": True} for name in _FEATURES} | {
+    "market": {"counterfactual": {"enabled": True}, "mirror": {"enabled": True}},
+    "network": {"residual": True},
+}
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "smoke": _SMOKE,
-    # smoke with every feature of the step on, and of what collection adds
-    "full": _SMOKE
-    | {name: {"enabled": True} for name in _FEATURES}
+    "full": _SMOKE | _ALL | {"network": {**_SMOKE["network"], **_ALL["network"]}},
+    "production": _ALL
     | {
-        "market": {"counterfactual": {"enabled": True}, "mirror": {"enabled": True}},
-        "network": {**_SMOKE["network"], "residual": True},
-    },
-    "production": {
-        "network": {"hidden": (512, 512, 256), "precision": "tf32"},
+        "network": {"hidden": (512, 512, 256), "precision": "tf32", **_ALL["network"]},
         "replay": {"capacity": 1 << 22, "batch": 4096},
-        "train": {"folds": 3, "epochs": 20, "steps_per_epoch": 5000},
+        "train": {"folds": 3, "epochs": 10, "steps_per_epoch": 1000},
     },
 }

@@ -156,7 +156,12 @@ class Layer:
     weight: Segment
     bias: Segment
     relu: bool
-    residual: bool = False  # y = x + scale * relu(x W + b)
+    block: int | None = None  # which of the residual blocks it is: y = x + scale * relu(x W + b)
+
+    @property
+    def residual(self) -> bool:
+        """Whether it is a residual block."""
+        return self.block is not None
 
     @property
     def k(self) -> int:
@@ -198,12 +203,12 @@ class NetworkLayout:
     blocks : tuple of InputBlock
         What stands between the states and the trunk, in this order; each has a group of its name (dqn/blocks.py).
     residual : bool
-        Every layer of the trunk behind the first is a residual block (He 2016): they are of one width.
+        A layer of the trunk behind the first is a residual block (He 2016) where it is as wide as the one before.
 
     Raises
     ------
     LayoutError
-        A size is below 1, there is no trunk layer or no branch, two groups share a name, or residual blocks differ in width.
+        A size is below 1, there is no trunk layer or no branch, two groups share a name, or no layer can be a residual block.
     """
 
     state_dim: int
@@ -215,8 +220,8 @@ class NetworkLayout:
     residual: bool = False
 
     def __post_init__(self) -> None:
-        if self.residual and (len(set(self.hidden)) > 1 or len(self.hidden) < 2):
-            raise LayoutError(f"residual blocks in a trunk of widths {self.hidden}: give at least two equal widths")
+        if self.residual and not self._block_of:
+            raise LayoutError(f"residual blocks in a trunk of widths {self.hidden}: give two equal widths in a row")
         names = [group.name for group in self.groups]
         if missing := [block.name for block in self.blocks if block.name not in names]:
             raise LayoutError(f"block {missing[0]} has no parameters: give a parameter group of its name")
@@ -278,7 +283,7 @@ class NetworkLayout:
                     Segment(f"{name}.weight", weight_at, (k, n), (kp, padded(n)), weight, decayed=True),
                     Segment(f"{name}.bias", bias_at, (n,), (padded(n),), bias, decayed=False),
                     relu=not is_head,
-                    residual=self.residual and 0 < i < len(self.hidden),
+                    block=self._block_of.get(i),
                 )
             )
             weight_at += kp * padded(n)
@@ -287,8 +292,14 @@ class NetworkLayout:
 
     @property
     def residual_blocks(self) -> int:
-        """Residual blocks: layers 1 to this of the trunk."""
-        return sum(layer.residual for layer in self.layers)
+        """How many layers of the trunk are residual blocks."""
+        return len(self._block_of)
+
+    @property
+    def _block_of(self) -> dict[int, int]:
+        """Layers of the trunk that are residual blocks, and which block each is."""
+        equal = [i for i in range(1, len(self.hidden)) if self.residual and self.hidden[i] == self.hidden[i - 1]]
+        return {layer: block for block, layer in enumerate(equal)}
 
     def _head_parts(self) -> tuple[tuple[str, str, int, int], ...]:
         parts, column = [("value", "value", 0, self.atoms)], self.atoms

@@ -72,7 +72,7 @@ class Settings:
     reduction: str = "mean"
     blocks: tuple[Callable[[Tensors, Any, Any], Any], ...] = ()
     """In front of the trunk: each makes (B, S) of the parameters, the windows (states, length), and the state so far."""
-    residual: bool = False  # layers of the trunk behind the first are blocks x + f(x)
+    residual: bool = False  # layers of the trunk as wide as the one before are blocks x + f(x)
 
     @property
     def z(self) -> F64:
@@ -112,11 +112,11 @@ def forward(params: Tensors, x: Any, settings: Settings, xp: Any = jnp, depth: F
     """Logits per branch, (B, n_b, N): linear + ReLU trunk, dueling heads. `xp` is JAX's NumPy or NumPy; ``depth`` (blocks, B):
     factors on the residual blocks of each row."""
     layers = sorted({name.rsplit(".", 1)[0] for name in params if name.startswith("trunk")}, key=lambda s: int(s[6:]))
-    x = trunk_input(params, x, settings)
+    x, blocks = trunk_input(params, x, settings), _blocks(params, layers, settings)
     for i, layer in enumerate(layers):
         f = x @ params[f"{layer}.weight"] + params[f"{layer}.bias"]
         f = xp.where(f > 0.0, f, 0.0)
-        x = x + _factor(depth, i) * f if settings.residual and i else f
+        x = x + _factor(depth, blocks[i]) * f if i in blocks else f
     value = (x @ params["value.weight"] + params["value.bias"])[:, None, :]
     out = []
     for b, n in enumerate(settings.branches):
@@ -125,9 +125,15 @@ def forward(params: Tensors, x: Any, settings: Settings, xp: Any = jnp, depth: F
     return out
 
 
-def _factor(depth: F64 | None, layer: int) -> Any:
-    """(B, 1) factors on the block that is a layer of the trunk."""
-    return 1.0 if depth is None else depth[layer - 1][:, None]
+def _blocks(params: Tensors, layers: Sequence[str], settings: Settings) -> dict[int, int]:
+    """Layers of the trunk that are residual blocks, and which block each is."""
+    square = [i for i, layer in enumerate(layers) if i and len(set(params[f"{layer}.weight"].shape)) == 1]
+    return {layer: block for block, layer in enumerate(square)} if settings.residual else {}
+
+
+def _factor(depth: F64 | None, block: int) -> Any:
+    """(B, 1) factors on a block."""
+    return 1.0 if depth is None else depth[block][:, None]
 
 
 def choices(action: npt.NDArray[np.int32], branches: tuple[int, ...]) -> npt.NDArray[np.int64]:
@@ -232,12 +238,12 @@ def _magnitude(params: Tensors, state: F64, taken: npt.NDArray[np.int64], size: 
     same of the gradient by the trunk's input."""
     layers = sorted({n.rsplit(".", 1)[0] for n in params if n.startswith("trunk")}, key=lambda t: int(t[6:]))
     p = {name: np.asarray(value) for name, value in params.items()}
-    kept, slope = [state], []
+    kept, slope, blocks = [state], [], _blocks(params, layers, s)
     for i, layer in enumerate(layers):
         f = np.maximum(kept[-1] @ p[f"{layer}.weight"] + p[f"{layer}.bias"], 0.0)
-        block = s.residual and i > 0
-        slope.append((f > 0.0) * (_factor(depth, i) if block else 1.0))
-        kept.append(kept[-1] + _factor(depth, i) * f if block else f)
+        factor = _factor(depth, blocks[i]) if i in blocks else 1.0
+        slope.append((f > 0.0) * factor)
+        kept.append(kept[-1] + factor * f if i in blocks else f)
     out, dx = {}, np.zeros_like(kept[-1])
     for b, n in enumerate(s.branches):
         one_hot = np.eye(n)[taken[:, b]]
@@ -250,7 +256,7 @@ def _magnitude(params: Tensors, state: F64, taken: npt.NDArray[np.int64], size: 
     for i in reversed(range(len(layers))):
         d = dx * slope[i]
         out[f"{layers[i]}.weight"], out[f"{layers[i]}.bias"] = np.abs(kept[i]).T @ d, d.sum(0)
-        dx = d @ np.abs(p[f"{layers[i]}.weight"]).T + (dx if s.residual and i > 0 else 0.0)
+        dx = d @ np.abs(p[f"{layers[i]}.weight"]).T + (dx if i in blocks else 0.0)
     return out, dx
 
 

@@ -65,6 +65,8 @@ CASES = [
     Case("chunked statistics", 9, (16,), (3,), 19, 300, environments=20,
          inserts=20),
     Case("residual blocks", 11, (19, 19, 19), (3, 2), 11, 37, ("network.residual=true",)),
+    Case("blocks where widths are equal", 11, (19, 19, 8, 12, 12), (3, 2), 11, 37,
+         ("network.residual=true", "depth.enabled=true", "depth.drop=0.5")),
     Case("stochastic depth", 9, (23, 23, 23, 23), (4, 2), 13, 41,
          ("network.residual=true", "depth.enabled=true", "depth.drop=0.5", "loss.grad_budget=0.02")),
     Case("stochastic depth, split rows", 9, (16, 16), (3,), 19, 259,

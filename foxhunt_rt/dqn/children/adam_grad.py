@@ -154,7 +154,7 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
             continue
         sums = _sums(buffers, layers[i - 1], buffers.parts[i - 1]) if products.backward[i - 1] else None
         if carry is not None:
-            inner, scale = inputs.inner[i - 1], depth_of(inputs.depth, i - 1)
+            inner, scale = inputs.inner[i - 1], depth_of(inputs.depth, layers[i - 1])
             assert inner is not None
             if products.backward[i]:
                 residual_gradient(child, below, inner, scale, below, sums, carry, more)

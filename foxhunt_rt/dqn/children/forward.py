@@ -194,7 +194,7 @@ def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: 
             own_layer(child, layer, batch, separate(x), weights, y)
         if layer.residual:
             assert isinstance(x, Buffer)
-            residual_add(child, x, y, batch, buffers.inner[i], depth_of(inputs.depth, i))
+            residual_add(child, x, y, batch, buffers.inner[i], depth_of(inputs.depth, layer))
         if products.rounded and layer.relu:
             round_mantissa(child, y, y, products.bits)
         x = y
@@ -225,7 +225,7 @@ def _record_bf16(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buf
         bias = params[layer.bias.offset : last + layer.bias.stop] if layer.relu else flat(operands.head_bias)
         products.gemm.call(child, spec, x, params[layer.weight.offset : last + layer.weight.stop], y, bias)
         if layer.residual:
-            residual_add(child, x, y, batch, buffers.inner[i], depth_of(inputs.depth, i))
+            residual_add(child, x, y, batch, buffers.inner[i], depth_of(inputs.depth, layer))
         x = y
 
 
@@ -299,9 +299,9 @@ def residual_add(child: Child, x: Buffer, y: Buffer, rows: int, inner: Buffer | 
                       per_block=_PER_BLOCK))  # fmt: skip
 
 
-def depth_of(depth: Buffer | None, layer: int) -> Buffer | None:
-    """The factors (B,) of the residual block that is layer ``layer`` of the trunk."""
-    return None if depth is None else flat(depth[layer - 1 : layer])
+def depth_of(depth: Buffer | None, layer: Layer) -> Buffer | None:
+    """The factors (B,) of a residual block."""
+    return None if depth is None or layer.block is None else flat(depth[layer.block : layer.block + 1])
 
 
 def region(rows: int, columns: int, products: int, blocks: int) -> tuple[int, int]:

@@ -256,8 +256,8 @@ def test_the_metric_moves_with_the_share_that_is_kept(runtime: Runtime) -> None:
 
 
 def test_blocks_need_equal_widths_and_depth_needs_blocks() -> None:
-    for assignments, text in ((["network.residual=true", "network.hidden=64,32"], "equal widths"),
-                              (["network.residual=true", "network.hidden=64"], "two or more"),
+    for assignments, text in ((["network.residual=true", "network.hidden=64,32,64"], "two equal widths in a row"),
+                              (["network.residual=true", "network.hidden=64"], "two equal widths"),
                               (["depth.enabled=true"], "network.residual=true"),
                               (["depth.enabled=true", "depth.drop=1", "network.residual=true"], "below 1")):  # fmt: skip
         with pytest.raises(ConfigError, match=text):
