@@ -107,6 +107,11 @@ class Section:
     def check(self) -> None:
         """Rules over several fields of the section."""
 
+    @property
+    def on(self) -> bool:
+        """Whether it switches something on."""
+        return bool(getattr(self, "enabled", False))
+
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)

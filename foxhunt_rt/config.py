@@ -36,6 +36,7 @@ __all__ = [
     "CounterfactualConfig",
     "CqlConfig",
     "DepthConfig",
+    "EnsembleConfig",
     "EpochConfig",
     "DenoiseConfig",
     "FeatureConfig",
@@ -366,6 +367,26 @@ class IqnConfig(HeadConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class EnsembleConfig(HeadConfig):
+    """Advantage heads beside the network's own, which choose a* together: docs/step/ensemble.md."""
+
+    section = "ensemble"
+    heads: int = option(3, "H: advantage heads in all, the network's own included; 1: none is added", low=1, high=16)
+    diversity: float = option(0.01, "lambda: weight of the similarity of the heads' centred advantages", low=0.0)
+    spread: float = option(
+        0.5, "sigma, in atoms: heads whose centred advantages are further apart count as different", above=0.0
+    )
+    budget_share: float = option(
+        0.3, "bound on the gradient by the heads' logits, as a share of loss.grad_budget", above=0.0
+    )
+    max_grad_norm: float = option(10.0, "clip of the norm of the heads' own gradient", above=0.0)
+
+    @property
+    def on(self) -> bool:
+        return self.enabled and self.heads > 1
+
+
+@dataclasses.dataclass(frozen=True)
 class SelectivityConfig(HeadConfig):
     """A head that says whether the return will be positive: docs/step/post_aux.md."""
 
@@ -663,6 +684,7 @@ class Config:
     cql: CqlConfig = dataclasses.field(default_factory=CqlConfig)
     iql: IqlConfig = dataclasses.field(default_factory=IqlConfig)
     iqn: IqnConfig = dataclasses.field(default_factory=IqnConfig)
+    ensemble: EnsembleConfig = dataclasses.field(default_factory=EnsembleConfig)
     selectivity: SelectivityConfig = dataclasses.field(default_factory=SelectivityConfig)
     risk: RiskConfig = dataclasses.field(default_factory=RiskConfig)
     horizons: HorizonsConfig = dataclasses.field(default_factory=HorizonsConfig)

@@ -4,6 +4,7 @@
 /* Grid (R,), block (128,). */
 typedef struct {
     const float *logits;          //@ in f32[R*Np]            (R, Np)
+    const float *more;            //@ in f32[R*Mp] if_any     (R, Mp) advantages of E heads beside the network's own
     const control_block *control; //@ in control_block[1]     seed, support
     const explore_block *explore; //@ in explore_block[1]
     uint64_t *draws;              //@ inout u64[R]            Philox counter of each row, advanced by one
@@ -16,6 +17,8 @@ typedef struct {
     int32_t S;                    //@ actions over all branches
     int32_t N;                    //@ atoms
     int32_t Np;                   //@ floats of a head row
+    int32_t Mp;                   //@ floats of a row of more: E * S * N, then zeros; 0: none
+    int32_t E;                    //@ heads in it: the choice is by the mean of all 1 + E
     uint32_t pad0_;               //@ pad
 } select_actions_args;
 

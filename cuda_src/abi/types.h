@@ -231,6 +231,7 @@ typedef struct {
 #define GUARD_PER_SAMPLE 1
 #define GUARD_FORWARD 4
 #define GUARD_DDQN 5
+#define GUARD_AUX 6
 #define GUARD_ADAM_GRAD 8
 #define GUARD_ADAM 9
 #define GUARD_PER_PRIORITY 12

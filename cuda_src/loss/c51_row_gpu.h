@@ -166,10 +166,11 @@ FX_DEVICE lane_distribution<A> distribution(const c51_settings &z, const lane_pl
     return out;
 }
 
-// The online network's choice at s' among n actions: the first of those whose expected return is largest.
+// The online network's choice at s' among n actions: the first of those whose expected return, with `more` of other heads added
+// where there are some, is largest.
 template <int A>
 FX_DEVICE int greedy(const c51_loss_args &a, const c51_settings &z, const lane_places<A> &place, const lane_atoms<A> &base,
-                  const float *logits, int n) {
+                  const float *logits, const float *more, int n) {
     constexpr int TOGETHER = 4;  // actions
     const int lane = lane_id(), N = a.N;
     uint32_t highest = 0;
@@ -197,7 +198,8 @@ FX_DEVICE int greedy(const c51_loss_args &a, const c51_settings &z, const lane_p
         const float mine = gather_sums(sums), other = __shfl_xor_sync(ALL_LANES, mine, 4);
         const float q = __fdividef(lane & 4 ? mine : other, lane & 4 ? other : mine);  // of action first + lane / 8
         if (!(fabsf(q) <= z.q_limit)) guard_bound(a.guard, GUARD_DDQN, CHECK_Q_RANGE, blockIdx.x, q, z.q_limit);
-        const uint32_t key = ordered(q), most = __reduce_max_sync(ALL_LANES, key);
+        const float value = more ? q + more[min(first + lane / 8, n - 1)] : q;
+        const uint32_t key = ordered(value), most = __reduce_max_sync(ALL_LANES, key);
         const uint32_t who = __ballot_sync(ALL_LANES, key == most);
         if (most > highest) highest = most, best = first + (__ffs((int)who) - 1) / 8;  // ties: the lowest index
     }
@@ -235,7 +237,8 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, int b) {
         }
 
     // The online network chooses at s', the target network values.
-    const int best = greedy(a, z, place, base[1], s.logits[1] + actions, n);
+    const int best = greedy(a, z, place, base[1], s.logits[1] + actions,
+                            a.next_values ? a.next_values + (int64_t)row * a.S + first : nullptr, n);
     const lane_distribution<A> next = distribution(z, place, base[2], s.logits[2] + actions + best * N);
     float *p_next = s.d + b * N;
 #pragma unroll

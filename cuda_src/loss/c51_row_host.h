@@ -48,7 +48,7 @@ inline void c51_row_host(const c51_loss_args &a, int row, float *shared) {
             const float *v = base + (K + branch_of(sizes, r)) * N, *x = logits + pass_stride + (1 + r) * N;
             float q = lane_softmax(N, [&](int j) { return v[j] + x[j]; }, atom).expectation;
             FX_LANE_0 {
-                q_next[r] = q;
+                q_next[r] = a.next_values ? q + a.next_values[(int64_t)row * S + r] : q;
                 guard_bound(a.guard, GUARD_DDQN, CHECK_Q_RANGE, row, q, limit);
             }
         } else {

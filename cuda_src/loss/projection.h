@@ -71,4 +71,36 @@ FX_DEVICE void project_tile(const float *const *p, float *const *m, int N, int j
 
 #endif
 
+#ifdef FX_GPU
+template <int A>
+FX_DEVICE void project_lanes(const float *p, float *m, int N, float c, float g, float mass) {
+    float own[A], out[A], edges[2];
+#pragma unroll
+    for (int i = 0; i < A; ++i) {
+        const int j = (int)(threadIdx.x & 31) + 32 * i;
+        own[i] = j < N ? p[j] : 0.0f;
+    }
+    project<A>(p, own, out, edges, N, c, g, mass);
+#pragma unroll
+    for (int i = 0; i < A; ++i) {
+        const int j = (int)(threadIdx.x & 31) + 32 * i;
+        if (j < N) m[j] = out[i];
+    }
+}
+#endif
+
+// One distribution of at most 256 atoms by one row of FX_ROWS; what other lanes wrote of p is seen, and m is complete for all of
+// them.
+FX_DEVICE void project_row(const float *p, float *m, int N, float c, float g, float mass) {
+#ifdef FX_GPU
+    __syncwarp();
+    if (N <= 64) project_lanes<2>(p, m, N, c, g, mass);
+    else project_lanes<8>(p, m, N, c, g, mass);
+    __syncwarp();
+#else
+    (void)mass;
+    for (int j0 = 0; j0 < N; j0 += TILE) project_tile<1>(&p, &m, N, j0, c, g);
+#endif
+}
+
 }  // namespace fx

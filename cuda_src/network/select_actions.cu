@@ -1,4 +1,5 @@
-// From head outputs to actions, one row a block: expected return of each action (lib/dueling.h), then the choice.
+// From head outputs to actions, one row a block: expected return of each action (lib/dueling.h), of an ensemble the mean over its
+// heads, then the choice.
 //
 //   choice_b: uniform with chance epsilon; else argmax_a Q_b,a (ties: the lowest), or, where temperature > 0, drawn from
 //   softmax_a(Q_b,a / temperature)
@@ -44,14 +45,20 @@ FX_DEVICE int boltzmann_action(const float *q, int n, float temperature, float u
 
 FX_KERNEL_ANYBLOCK(select_actions) {
     __shared__ float base[fx::MAX_BRANCHES * fx::MAX_ATOMS];  // (K, N) V - mean_a A
-    __shared__ float q[fx::MAX_ACTIONS];
+    __shared__ float q[fx::MAX_ACTIONS], other[fx::MAX_ACTIONS];
     __shared__ int choice[fx::MAX_BRANCHES];
     const int row = (int)blockIdx.x, K = a.K, S = a.S, N = a.N;
     const uint64_t sizes = a.branch_sizes, draw = a.draws[row];
     const float *value = a.logits + (int64_t)row * a.Np;
     const float v_min = a.control->v_min, delta_z = (a.control->v_max - v_min) / (float)(N - 1);
 
-    fx::expected_returns(value, sizes, K, S, N, v_min, delta_z, base, q);
+    fx::expected_returns(value, value + N, 1, sizes, K, S, N, v_min, delta_z, base, q);
+    for (int e = 0; e < a.E; ++e) {
+        const float *advantage = a.more + (int64_t)row * a.Mp + e * S * N;
+        fx::expected_returns(value, advantage, 1, sizes, K, S, N, v_min, delta_z, base, other);
+        FX_FOR(s, S) q[s] = e + 1 < a.E ? q[s] + other[s] : (q[s] + other[s]) / (float)(1 + a.E);
+        __syncthreads();
+    }
     if (a.q)
         FX_FOR(s, S) a.q[row * S + s] = q[s];
 

@@ -54,6 +54,9 @@ class Extension:
         Rows that it appends to the batch: its children write all of `StepView.appended(name)` but ``td_error``.
     in_loss : bool
         Whether the rows it appends have the loss of ddqn, and all that goes by `StepView.batch`, as rows drawn do.
+    next_values : bool
+        Whether it has a say in a*, the action at s': a child of it before ddqn then writes `StepView.next_values`. One
+        extension of a learner may.
     """
 
     name: str = ""
@@ -61,6 +64,7 @@ class Extension:
     trunk_gradient: bool = False
     appends: int = 0
     in_loss: bool = True
+    next_values: bool = False
 
     def parameters(self, layout: NetworkLayout) -> Sequence[ParameterGroup]:
         """Its parameters, beside those of the network whose sizes are in ``layout``. Default: none."""
@@ -220,6 +224,7 @@ class StepView:
     total: Buffer
     groups: Groups
     blocks: BlockChain
+    chooses: Buffer | None = None
     metrics: dict[str, Buffer] = field(default_factory=dict)
     metric_rows: dict[str, Buffer] = field(default_factory=dict)
     trunk_gradients: dict[str, Buffer] = field(default_factory=dict)
@@ -299,6 +304,14 @@ class StepView:
             )
         return hidden[which : which + 1].view(hidden.shape[1:])
 
+    @property
+    def next_values(self) -> Buffer:
+        """f32 (M, S): expected returns at s' that ddqn adds to those of the online network before it chooses a*: of an
+        ensemble's other heads, so that a* is that of the mean. Every element is to be written every step, before ddqn."""
+        if self.chooses is None:
+            raise ExtensionError("no extension announced a say in a*: set next_values = True on it")
+        return self.chooses
+
     def trunk_gradient(self, extension: str) -> Buffer:
         """f32 (M, Hp): where an extension writes its loss's gradient by `trunk_output`; adam_grad adds it to that of the heads.
         Every element is to be written every step, pads as zeros. For one that appends rows without a loss: f32 (rows, Hp), by
@@ -337,6 +350,8 @@ def check_announced(extensions: Sequence[Extension]) -> None:
     metrics = [m for e in extensions for m in e.metrics]
     if len(set(metrics)) != len(metrics):
         raise ExtensionError(f"extensions announce the metrics {', '.join(metrics)}: give each a name of its own")
+    if len(choosing := [e.name for e in extensions if e.next_values]) > 1:
+        raise ExtensionError(f"{', '.join(choosing)} all have a say in a*: next_values is for one extension")
 
 
 def place_rows(extensions: Sequence[Extension], drawn: int) -> tuple[dict[str, tuple[int, int]], int, int]:
@@ -372,6 +387,10 @@ def check_recorded(extensions: Sequence[Extension], step: StepView) -> None:
             raise ExtensionError(f"extension {extension.name}: no child writes its gradient of the trunk")
         if extension.appends and not all(covered(b) for b in step.appended(extension.name).sampled):
             raise ExtensionError(f"extension {extension.name}: no child writes the whole of the rows that it appends")
+        if extension.next_values and not covered(step.next_values):
+            raise ExtensionError(
+                f"extension {extension.name}: no child writes its share in the choice of a*, next_values"
+            )
     for group in step.layout.groups:
         grad, squares = step.group(group.name).gradient
         if not covered(squares):

@@ -16,6 +16,7 @@ from foxhunt_rt.dqn.children import (
     aux,
     causal,
     denoise,
+    ensemble,
     epoch_stats,
     her,
     homeostat,
@@ -50,6 +51,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
     ("cql", aux.Cql),
     ("iql", aux.Iql),
     ("iqn", iqn.Iqn),
+    ("ensemble", ensemble.Ensemble),
     ("epoch", epoch_stats.EpochStatistics),
     ("adaptive_gamma", adaptive_gamma.AdaptiveGamma),
     ("homeostat", homeostat.Homeostat),
@@ -68,7 +70,7 @@ FEATURES: tuple[tuple[str, Callable[[Any], Extension]], ...] = (
 def features(config: Config) -> list[Extension]:
     """The features that a configuration switches on, in the order of the step."""
     sections = ((getattr(config, name), make) for name, make in FEATURES)
-    return [make(section) for section, make in sections if section.enabled]
+    return [make(section) for section, make in sections if section.on]
 
 
 __all__ = ["CHILDREN", "FEATURES", "features"]

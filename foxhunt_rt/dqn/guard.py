@@ -11,7 +11,7 @@ from foxhunt_rt.kernels import abi
 #: A guard block that nobody has claimed.
 CLEAR = 2**64 - 1
 
-_CHILDREN = ("counters", "per_sample", "forward", "ddqn", "adam_grad", "adam", "per_priority", "publish")
+_CHILDREN = ("counters", "per_sample", "forward", "ddqn", "aux", "adam_grad", "adam", "per_priority", "publish")
 _CHECKS = ("non_finite", "mass", "log_probability", "q_range", "empty", "probabilities")
 _MENDS = {
     "non_finite": "a value is NaN or infinite: lower optim.lr or optim.max_grad_norm, or look for it in the rewards",

@@ -145,6 +145,8 @@ class Learner:
         through_trunk = [e.name for e in extensions if e.trunk_gradient]
         self._trunk_more = (rt.zeros((len(through_trunk), r, self.layout.layers[-1].k_padded), np.float32, "trunk_gradients")
                             if through_trunk else None)  # fmt: skip
+        self._next_values = (rt.zeros((self.shape.batch, self.shape.actions), np.float32, "next_values")
+                             if any(e.next_values for e in extensions) else None)  # fmt: skip
         self.steps_per_launch = config.train.steps_per_launch
         self.ahead = config.guard.launches_ahead * self.steps_per_launch  # in steps
         self.records = RecordReader(rt, max(64, 4 * self.ahead), metrics)
@@ -177,7 +179,8 @@ class Learner:
                                                         self.depth), self.forward, self.products)  # fmt: skip
         assert self.ddqn.dlogits_all is not None
         ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.shaped_ret, batch.discount,
-                                                   batch.priority, self.step_block, self.guard), self.ddqn)  # fmt: skip
+                                                   batch.priority, self.step_block, self.guard, self._next_values),
+                 self.ddqn)  # fmt: skip
         adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits_all,
                                                              tuple(self.forward.kept(trunk[0])), self._trunk_more,
                                                              self.forward.inner, self.depth),
@@ -209,7 +212,8 @@ class Learner:
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
             step=self.step_block, state=self.state, settings=self.control, control=self.control.buffer, guard=self.guard,
             forward=self.forward, depth=self.depth, ddqn=self.ddqn, adam=self.adam, grad=self.grad, total=self.total,
-            groups=self.groups, blocks=self.blocks, metrics=slots, metric_rows=rows, trunk_gradients=gradients,
+            groups=self.groups, blocks=self.blocks, chooses=self._next_values, metrics=slots, metric_rows=rows,
+            trunk_gradients=gradients,
         )  # fmt: skip
 
     @property

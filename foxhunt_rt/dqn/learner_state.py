@@ -40,6 +40,7 @@ _BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.pre
              "prune.enabled", "prune.sparsity", "prune.first_epoch", "prune.last_epoch",
              "perturb.enabled", "perturb.period", "perturb.shrink", "perturb.sigma",
              "iqn.quantiles", "iqn.kappa", "iqn.budget_share",
+             "ensemble.heads", "ensemble.diversity", "ensemble.spread", "ensemble.budget_share",
              *(f"adaptive_gamma.{name}" for name in ("enabled", "low", "high", "use_low", "use_high", "rate")),
              *(f"homeostat.{name}" for name in (
                  "enabled", "rate", "relax", "atom_use", "entropy", "grad_norm", "weight_norm", "smoothing_max", "budget_factor",

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from foxhunt_rt.dqn.children.forward import ForwardWorkspace, record_forward
+from foxhunt_rt.dqn.children.ensemble import EnsembleHeads
+from foxhunt_rt.dqn.children.forward import ForwardWorkspace, own_layer, record_forward
 from foxhunt_rt.dqn.children.isv import append_context
+from foxhunt_rt.dqn.children.products import LayerWeights
 from foxhunt_rt.dqn.layout import NetworkLayout
 from foxhunt_rt.driver import Buffer, FoxhuntError
 from foxhunt_rt.graph import Child, Runtime
@@ -62,6 +64,10 @@ class Policy:
         self.runtime, self.layout, self.control, self.rows, self.guard = runtime, layout, control, rows, guard
         self.context = context
         self.workspace = ForwardWorkspace.create(runtime, layout, rows, label)
+        self._heads = EnsembleHeads.of(layout)
+        self._more: Buffer | None = None  # f32 (rows, Mp) advantages of an ensemble's heads beside the network's own
+        if self._heads is not None:
+            self._more = runtime.zeros((rows, self._heads.layer.n_padded), np.float32, f"{label}.more")
         self.explore = runtime.zeros(1, abi.dtype("explore_block"), f"{label}.explore")
         self.draws = runtime.zeros(rows, np.uint64, f"{label}.draws")
         self.q = runtime.zeros((rows, sum(layout.branches)), np.float32, f"{label}.q")
@@ -79,6 +85,9 @@ class Policy:
     def writes(self, action: Buffer) -> list[Buffer]:
         """What `record_act` writes, but for the state, into which it writes the context where there is one."""
         return [*self.workspace.buffers(), self.draws, self.q, action]
+        """What `record_act` writes."""
+        more = [self._more] if self._more is not None else []
+        return [*self.workspace.buffers(), *more, self.draws, self.q, action]
 
     def private(self) -> list[Buffer]:
         """The guard: claimed by an integer minimum, so it orders nothing."""
@@ -87,7 +96,7 @@ class Policy:
     def record_act(self, child: Child, params: Buffer, state: Buffer, action: Buffer, *, history: History | None = None,
                    fresh: Buffer | None = None, windows: Windows | None = None) -> None:  # fmt: skip
         """Records the network's forward pass and the choice: one launch a layer, and one; one more with a context, and with a
-        history.
+        history. With an ensemble (docs/step/ensemble.md) one more, and the choice is by the mean of its heads.
 
         Parameters
         ----------
@@ -117,14 +126,18 @@ class Policy:
             history.record_push(child, state, fresh=fresh, to=windows)
             windows = windows or history.windows
         record_forward(child, self.layout, params, state, rows, self.workspace, windows)
+        if self._heads is not None and self._more is not None:
+            layer = self._heads.layer
+            own_layer(child, layer, rows, [self.workspace.hidden[-1]], LayerWeights.of(layer, params, None), self._more)
         self._record_select(child, rows, action)
 
     def _record_select(self, child: Child, rows: int, action: Buffer) -> None:
-        layout = self.layout
+        layout, heads = self.layout, self._heads
         child.launch("select_actions", grid=(rows,), block=(128,), args=dict(
-            logits=self.workspace.logits, control=self.control, explore=self.explore, draws=self.draws, guard=self.guard,
-            q=self.q, action=action, branch_sizes=sum(n << 8 * b for b, n in enumerate(layout.branches)), R=rows,
-            K=len(layout.branches), S=sum(layout.branches), N=layout.atoms, Np=layout.head_padded,
+            logits=self.workspace.logits, more=self._more, control=self.control, explore=self.explore, draws=self.draws,
+            guard=self.guard, q=self.q, action=action, branch_sizes=sum(n << 8 * b for b, n in enumerate(layout.branches)),
+            R=rows, K=len(layout.branches), S=sum(layout.branches), N=layout.atoms, Np=layout.head_padded,
+            Mp=heads.layer.n_padded if heads is not None else 0, E=heads.count if heads is not None else 0,
         ))  # fmt: skip
 
     def set_exploration(self, epsilon: float, temperature: float = 0.0) -> None:

@@ -97,6 +97,9 @@ class DdqnInputs:
     priority: Buffer  # f32 (B,)
     step: Buffer  # step_block[1]
     guard: Buffer  # guard_block[1]
+    next_values: Buffer | None = (
+        None  # f32 (B, S) expected returns at s' of other heads, which choose a* too; None: none
+    )
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,8 @@ class DdqnBuffers:
 
 
 def reads(inputs: DdqnInputs) -> list[Buffer]:
-    return [inputs.logits, inputs.action, inputs.ret, inputs.discount, inputs.priority, inputs.step]
+    more = [inputs.next_values] if inputs.next_values is not None else []
+    return [inputs.logits, inputs.action, inputs.ret, inputs.discount, inputs.priority, inputs.step, *more]
 
 
 def writes(buffers: DdqnBuffers) -> list[Buffer]:
@@ -184,7 +188,7 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
     budget = buffers.ce_grad is not None
     child.launch("c51_loss" if narrow else "c51_loss_wide", grid=(b,), block=(32 * (k + 1),), shared=shared,
                  args=dict(common, logits=inputs.logits, action=inputs.action, ret=inputs.ret, discount=inputs.discount,
-                           priority=inputs.priority, step=inputs.step, ce_grad=buffers.ce_grad,
+                           priority=inputs.priority, next_values=inputs.next_values, step=inputs.step, ce_grad=buffers.ce_grad,
                            mse_grad=buffers.mse_grad, dlogits=None if budget else buffers.dlogits,
                            td_error=buffers.td_error, next_action=buffers.next_action, target=buffers.target,
                            rows=buffers.rows, guard=inputs.guard, R=inputs.logits.shape[1],
