@@ -103,8 +103,8 @@ class Ensemble(Extension):
             inputs = [x[: shape.batch] for x in forward.separate(hidden)]  # rows without a loss come last
             forward.own_layer(child, heads.layer, shape.batch, inputs, weights, self.more)
             child.launch("ensemble_values", (shape.batch,), (32 * min(e * shape.actions, 16),),
-                         dict(sizes, logits=_pass(logits, online_next)[: shape.batch], more=_pass(self.more, online_next), step=step.step,
-                              values=step.next_values, R=shape.batch),
+                         dict(sizes, logits=_pass(logits, online_next)[: shape.batch], more=_pass(self.more, online_next),
+                              step=step.step, values=step.next_values, R=shape.batch),
                          shared=_shared(4 * e * (k * n + shape.actions), shape.batch, e))  # fmt: skip
         self._record_loss(step, group, heads, sizes)
 

@@ -58,8 +58,7 @@ def values(logits: list[list[Any]], z: F64, xp: Any = jnp) -> Any:
     def expected(x: Any) -> Any:
         if xp is jnp:
             return (jax.nn.softmax(x, axis=-1) * z).sum(-1)
-        p = np.exp(x - x.max(-1, keepdims=True))
-        return (p * z).sum(-1) / p.sum(-1)
+        return (softmax(x) * z).sum(-1)
 
     return xp.stack([xp.concatenate([expected(x) for x in head], axis=1) for head in logits])
 
@@ -94,33 +93,45 @@ def ensemble_reference(taken: Taken, theta: Any, target: Any) -> Reference:
     def at(head: list[Any], actions: Any) -> Any:
         return jnp.stack([x[rows, actions[:, b]] for b, x in enumerate(head)], axis=1)
 
-    next_logits = heads_of(target, batch.next_state, s, heads)[1:]
-    project = jax.jit(lambda p: oracle.project(p, batch.ret, batch.discount, s.z))
-    targets = [project(jax.nn.softmax(at(head, a_star), axis=-1)) for head in next_logits]
+    @jax.jit  # one compilation a shape
+    def everything(theta: Any, target: Any) -> dict[str, Any]:
+        next_logits = heads_of(target, batch.next_state, s, heads)[1:]
+        targets = [oracle.project(jax.nn.softmax(at(head, a_star), axis=-1), batch.ret, batch.discount, s.z)
+                   for head in next_logits]  # fmt: skip
 
-    def loss(logits: list[list[Any]]) -> Any:
-        own = [sum(oracle.parts(at(head, taken_actions), m, batch.weight, s))
-               for head, m in zip(logits[1:], targets, strict=True)]  # fmt: skip
-        return sum(own) / (heads - 1) + f32(config.diversity) * similarity(values(logits, s.z), s, sigma).mean()
+        def loss(logits: list[list[Any]]) -> Any:
+            own = [sum(oracle.parts(at(head, taken_actions), m, batch.weight, s))
+                   for head, m in zip(logits[1:], targets, strict=True)]  # fmt: skip
+            alike = similarity(values(logits, s.z), s, sigma)
+            return sum(own) / (heads - 1) + f32(config.diversity) * alike.mean()
 
-    logits = heads_of(theta, batch.state, s, heads)
-    value, by_logits = jax.jit(jax.value_and_grad(loss))(logits)
-    norm = np.sqrt(sum(float((g**2).sum()) for head in by_logits for g in head))
-    limit = share * s.budget
+        logits, back = jax.vjp(lambda p: heads_of(p, batch.state, s, heads), theta)
+        value, by_logits = jax.value_and_grad(loss)(logits)
+        norm = jnp.sqrt(sum((g**2).sum() for head in by_logits for g in head))
+        taken_log_p = [jax.nn.log_softmax(at(head, taken_actions), axis=-1) for head in logits[1:]]
+        return {"targets": targets, "logits": logits, "value": value, "norm": norm, "gradient": back(by_logits)[0],
+                "log_p": taken_log_p}  # fmt: skip
+
+    out = jax.tree.map(np.asarray, everything(theta, target))
+    limit, norm = share * s.budget, float(out["norm"])
     scale = limit / norm if limit > 0.0 and norm > limit else 1.0
-    gradient = jax.jit(jax.grad(lambda p: loss(heads_of(p, batch.state, s, heads))))(theta)
-    gradient = {k: np.asarray(g) * scale for k, g in gradient.items()}
+    gradient = {k: g * scale for k, g in out["gradient"].items()}
+    logits, targets = out["logits"], out["targets"]
 
-    q = np.asarray(values(logits, s.z))
-    smooth = [(1.0 - s.smoothing) * np.asarray(m) + s.smoothing / s.atoms for m in targets]
-    ce = [-(m * np.asarray(jax.nn.log_softmax(at(head, taken_actions), axis=-1))).sum(-1).mean()
-          for head, m in zip(logits[1:], smooth, strict=True)]  # fmt: skip
-    alike = np.asarray(similarity(q, s, sigma, np))
-    metrics = {"loss": float(value), "ce": float(np.mean(ce)), "disagreement": float(q.std(0).mean()),
+    q = values(logits, s.z, np)
+    smooth = [(1.0 - s.smoothing) * m + s.smoothing / s.atoms for m in targets]
+    ce = [-(m * log_p).sum(-1).mean() for m, log_p in zip(smooth, out["log_p"], strict=True)]
+    alike = similarity(q, s, sigma, np)
+    metrics = {"loss": float(out["value"]), "ce": float(np.mean(ce)), "disagreement": float(q.std(0).mean()),
                "similarity": float(alike.mean()), "scale": scale}  # fmt: skip
     size = _terms(logits, q, smooth, targets, taken_actions, batch.weight, s, config)
     return Reference(metrics, np.stack(targets, axis=1), gradient,
                      _magnitude(theta, batch.state, [scale * x for x in size], s))  # fmt: skip
+
+
+def softmax(x: F64) -> F64:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
 
 
 def _terms(logits: Any, q: F64, smooth: Any, targets: Any, taken: Any, weight: F64, s: oracle.Settings,
@@ -136,14 +147,14 @@ def _terms(logits: Any, q: F64, smooth: Any, targets: Any, taken: Any, weight: F
     )
     found = []
     for h in range(heads):
-        p = np.concatenate([np.asarray(jax.nn.softmax(x, axis=-1)) for x in logits[h]], axis=1)  # (B, S, N)
+        p = np.concatenate([softmax(x) for x in logits[h]], axis=1)  # (B, S, N)
         size = factor * p * (z + np.abs(q[h])[..., None])
         if h:
             first = 0
             for b, n in enumerate(s.branches):
                 at = first + taken[:, b]
                 rows = np.arange(batch)
-                y = (np.asarray(targets[h - 1])[:, b] * s.z).sum(-1)
+                y = (targets[h - 1][:, b] * s.z).sum(-1)
                 own = oracle._terms(p[rows, at][:, None], smooth[h - 1][:, b : b + 1], q[h][rows, at][:, None], y[:, None],
                                     weight, (1.0, 1.0), dataclasses.replace(s, branches=(n,)))  # fmt: skip
                 own = own / (heads - 1) * (1.0 / len(s.branches) if s.reduction == "mean" else 1.0)
@@ -257,8 +268,8 @@ class Kernel:
         step["v_min"], step["v_max"], step["delta_z"] = -2.5, 4.0, 6.5 / (n - 1)
         step["alpha_c51"], step["label_smoothing"], step["beta_per"] = alpha, 0.05, 0.5
         step["min_priority"] = np.float32(0.5).view(np.uint32)
-        self.scalars = dict(branch_sizes=shape.packed_branches, branch_scale=1.0 / k, diversity=diversity, spread=0.8, B=b, R=b, K=k,
-                            S=s, N=n, Np=shape.head_padded, Mp=self.mp, E=self.e)  # fmt: skip
+        self.scalars = dict(branch_sizes=shape.packed_branches, branch_scale=1.0 / k, diversity=diversity, spread=0.8, B=b, R=b,
+                            K=k, S=s, N=n, Np=shape.head_padded, Mp=self.mp, E=self.e)  # fmt: skip
         h = heads
         self.shared = 4 * (2 * (h + self.e) * k * n + 5 * h * s + s + h * h + 2 * self.e * k)
         choices = np.stack([random.integers(0, m, b) for m in shape.branches], 1).astype(np.int32)
