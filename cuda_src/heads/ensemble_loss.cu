@@ -124,7 +124,7 @@ FX_KERNEL_ANYBLOCK(ensemble_loss) {
         const bool online = r < H * K;
         const int i = online ? r : r - H * K, h = i / K, b = i - h * K;
         const float *advantage = online ? advantages(h) : next_more + h * S * N;
-        fx::dueling_base(online ? value : next_value, advantage + fx::branch_first(sizes, b) * N, fx::branch_size(sizes, b),
+        fx::branch_base(online ? value : next_value, advantage + fx::branch_first(sizes, b) * N, fx::branch_size(sizes, b),
                          N, (online ? s.base : s.next) + i * N);
     }
     __syncthreads();

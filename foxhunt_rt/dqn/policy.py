@@ -84,8 +84,6 @@ class Policy:
 
     def writes(self, action: Buffer) -> list[Buffer]:
         """What `record_act` writes, but for the state, into which it writes the context where there is one."""
-        return [*self.workspace.buffers(), self.draws, self.q, action]
-        """What `record_act` writes."""
         more = [self._more] if self._more is not None else []
         return [*self.workspace.buffers(), *more, self.draws, self.q, action]
 

@@ -142,7 +142,8 @@ class Ensemble(Extension):
             child.launch("ensemble_blend", (min(rows, _BLEND_BLOCKS),), (256,), dict(
                 part=part, rows=per_row, step=step.step, dlogits=step.dlogits, dmore=dmore, metrics=step.metrics_of(self),
                 share=self.config.budget_share, B=rows, Np=shape.head_padded, Mp=layer.n_padded))  # fmt: skip
-            adam_grad.own_layer(child, layer, weight, x, dmore, trunk, to, stride, n_splits, None)
+            # adam_grad applies the derivative of the trunk's last activation to the sum of all heads
+            adam_grad.own_layer(child, layer, weight, x, dmore, trunk, to, stride, n_splits, None, relu=False)
             group.record_squares(child, partial, runs)
 
 
