@@ -57,6 +57,7 @@ typedef struct {
     const float *ret;         //@ in f32[B]               n-step return, normalized
     const float *discount;    //@ in f32[B]               gamma^m, 0 when terminated
     const float *priority;    //@ in f32[B]               P_i as drawn
+    const float *next_values; //@ in f32[B*S] optional    (B, S) expected returns at s' of other heads, which choose a* too
     const step_block *step;   //@ in step_block[1]
     float *ce_grad;           //@ out f32[B*K*N] optional  (B, K, N) dloss/dlogits, cross-entropy part, before the budget
     float *mse_grad;          //@ out f32[B*K*N] optional  (B, K, N) the same, expected-value part
