@@ -123,7 +123,9 @@ FEATURES: Mapping[str, Expectation] = {
     "iqn_scale": _constant("1 while its gradient is within its share; down with a tight one"),
     "iqn_spread": _moves("up with returns that are spread"),
     "ensemble_loss": _moves("up with noise on the heads' parameters"),
-    "ensemble_ce": _moves("up with noise on the heads' parameters; that of the network's own head where they are copies of it"),
+    "ensemble_ce": _moves(
+        "up with noise on the heads' parameters; that of the network's own head where they are copies of it"
+    ),
     "ensemble_disagreement": _moves("up with noise on the heads' parameters and with ensemble.diversity"),
     "ensemble_similarity": _moves("down with noise on the heads' parameters and with ensemble.diversity"),
     "ensemble_scale": _constant("1 while its gradient is within its share; down with a tight one"),
