@@ -127,14 +127,18 @@ def test_a_pinned_table_gives_the_same_bits(runtime: Runtime, tmp_path_factory: 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_large_layers_take_the_library(runtime: Runtime, precision: str) -> None:
-    """And learn what the oracle says, at a batch where every product is split."""
+def test_large_layers_are_measured_against_the_library(runtime: Runtime, precision: str) -> None:
+    """And learn what the oracle says, at a batch where every product is split. In fp32 our own kernels may be the faster ones."""
     large = Case(precision, 48, (256, 256), (5, 3, 3, 3), 51, 512,
                  (f"network.precision={precision}", "network.choices=fresh", "replay.capacity=1024"), environments=16,
                  inserts=60, alpha_c51=0.5)  # fmt: skip
     step = take_step(runtime, large)
     products = step.learner.products
-    assert any(products.forward) and any(products.backward), products
+    assert products.gemm is not None
+    measured = [c.us for rows in products.gemm.table.used.values() for c in rows.values() if len(c.us) > 1]
+    assert measured and all(min(us.values()) > 0.0 for us in measured)
+    if precision != "fp32":
+        assert any(products.forward) and any(products.backward), products
     errors = off(step.learner.layout.unpack(step.learner.grad.grad.to_numpy()), reference(step).gradient)
     print(f"\n{precision}: worst {max(errors.values()):.1e}, forward {products.forward}, backward {products.backward}")
     assert max(errors.values()) <= WHOLE[precision], errors

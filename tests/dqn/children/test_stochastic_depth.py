@@ -219,13 +219,15 @@ def test_fewer_bits(runtime: Runtime, precision: str) -> None:
     rounded = take_step(runtime, case)
     found, expected = rounded.learner.layout.unpack(rounded.learner.grad.grad.to_numpy()), reference(rounded).gradient
     errors = {n: float(np.linalg.norm(found[n] - ref) / np.linalg.norm(ref)) for n, ref in expected.items()}
-    assert 1e-6 < max(errors.values()) <= {"tf32": 6e-2, "bf16": 2e-1}[precision], errors
+    assert max(errors.values()) <= {"tf32": 6e-2, "bf16": 2e-1}[precision], errors
+    if runtime.driver_kind == "hostsim" or precision == "bf16":  # tf32 may choose the f32 kernels on a GPU
+        assert max(errors.values()) > 1e-6, "nothing was rounded"
     assert rounded.learner.graph.verify(steps=2).bitwise_equal
     rounded.learner.close()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])  # in fp32 our own kernels may be the faster ones
 def test_blocks_by_the_library(runtime: Runtime, precision: str) -> None:
     large = Case(precision, 48, (256, 256, 256), (5, 3, 3, 3), 51, 512,
                  (*CASE.settings, f"network.precision={precision}", "network.choices=fresh", "replay.capacity=1024"),
@@ -235,7 +237,7 @@ def test_blocks_by_the_library(runtime: Runtime, precision: str) -> None:
     assert any(products.forward) and any(products.backward), products
     found, expected = step.learner.layout.unpack(step.learner.grad.grad.to_numpy()), reference(step).gradient
     errors = {n: float(np.linalg.norm(found[n] - ref) / np.linalg.norm(ref)) for n, ref in expected.items()}
-    assert max(errors.values()) <= {"fp32": 2e-5, "tf32": 6e-2, "bf16": 2e-1}[precision], errors
+    assert max(errors.values()) <= {"tf32": 6e-2, "bf16": 2e-1}[precision], errors
     assert step.learner.graph.verify(steps=2).bitwise_equal
     step.learner.close()
 
