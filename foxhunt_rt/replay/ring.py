@@ -204,7 +204,7 @@ class Replay:
         The return, the discount and the action are what they are in the ring: whoever inserts a mirrored row stores the action of
         the mirrored market. The mark of the row that was drawn counts for its whole window.
 
-        In a capture: refused. Synchronizes: no. Allocates: yes.
+        In a capture: refused. Synchronizes: yes. Allocates: yes.
 
         Takes a byte a row.
 

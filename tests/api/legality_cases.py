@@ -50,6 +50,7 @@ class Watching(dqn.Extension):
     """Keeps the view of the step that it is given."""
 
     name, metrics, trunk_gradient, appends = "watching", ("seen",), True, 2
+    next_values = True
 
     def parameters(self, layout: dqn.NetworkLayout) -> list[dqn.ParameterGroup]:
         tensor = dqn.Tensor("bias", (16,), decayed=False, bound=0.0)
@@ -63,6 +64,8 @@ class Watching(dqn.Extension):
         with step.child(f"{self.name}.rows {next(COUNT)}", [], rows, after="per_sample") as child:
             for buffer in rows:
                 child.memset(buffer)
+        with step.child(f"{self.name}.values {next(COUNT)}", [], [step.next_values], before="ddqn") as child:
+            child.memset(step.next_values)
         with step.child(f"{self.name} {next(COUNT)}", [], written, after="ddqn") as child:
             for buffer in written[:3]:
                 child.memset(buffer)
@@ -568,7 +571,7 @@ CASES: dict[str, Case] = {
     "PlanningRuntime.load": lambda w: hooked(planned().load, "user", ["add_scalar"]),
     **attribute(lambda w: planned(), "PlanningRuntime.driver_kind", "PlanningRuntime.plan", "PlanningRuntime.synchronize",
                 "PlanningRuntime.close", "PlanningRuntime.memory"),
-    **attribute(lambda w: w.profile, "Profile.to_dict", "Profile.trace", "Profile.text"),
+    **attribute(lambda w: w.profile, "Profile.to_dict", "Profile.trace", "Profile.text", "Profile.parts"),
     "Recorder()": lambda w: (lambda step: lambda: Recorder(step))(w.step),
     "Recorder.record": lambda w: Recorder(w.step).record,
     "Recorder.record#first": lambda w: Recorder(w.plan().build()).record,
@@ -611,7 +614,8 @@ CASES: dict[str, Case] = {
     "StepGraph.update": lambda w: hooked(w.plan().build().update, w.plan(slot=3.0)),
     "StepGraph.update#copies": lambda w: hooked(w.used().update, w.plan(slot=3.0)),
     "StepGraph.where": lambda w: hooked(w.step.where, "add_scalar"),
-    **attribute(lambda w: w.step, "StepGraph.conditions", "StepGraph.has_ungraphed", "StepGraph.info", "StepGraph.dot",
+    **attribute(lambda w: w.step, "StepGraph.conditions", "StepGraph.has_ungraphed", "StepGraph.info",
+                "StepGraph.rows", "StepGraph.dot",
                 "StepGraph.svg", "StepGraph.buffers"),
     "StepGraph.nodes": lambda w: (lambda step: lambda: step.nodes)(w.plan().build()),
     "StepGraph.close": lambda w: w.plan().build().close,
@@ -728,7 +732,8 @@ CASES: dict[str, Case] = {
     "Config.save": lambda w: hooked(w.config.save, w.folder / "config.toml"),
     "Config.load": lambda w: (w.config.save(w.folder / "load.toml") or True) and hooked(
         config.Config.load, w.folder / "load.toml"),
-    **attribute(lambda w: w.config, "Config.horizon", "Config.to_dict", "Config.to_toml", "Config.options"),
+    **attribute(lambda w: w.config, "Config.horizon", "Config.reward_horizon", "Config.largest_gamma",
+                "Config.to_dict", "Config.to_toml", "Config.options"),
     "Extension.block": lambda w: hooked(dqn.Extension().block, w.config),
     "Extension.parameters": lambda w: hooked(dqn.Extension().parameters, w.learner.layout),
     "Extension.record": lambda w: hooked(Watching().record, w.view),
@@ -749,7 +754,8 @@ CASES: dict[str, Case] = {
     "StepView.group": lambda w: hooked(w.view.group, "watching"),
     "StepView.appended": lambda w: hooked(w.view.appended, "watching"),
     "StepView.appended_trunk_output": lambda w: hooked(w.view.appended_trunk_output, "watching"),
-    **attribute(lambda w: w.view, "StepView.dlogits", "StepView.trunk_output"),
+    **attribute(lambda w: w.view, "StepView.dlogits", "StepView.trunk_output", "StepView.trunk_output_next",
+                "StepView.next_values"),
     "NetworkLayout.group_range": lambda w: hooked(w.view.layout.group_range, "watching"),
     "Learner()": lambda w: lambda: dqn.Learner(w.rt, w.config, 4, [2]),
     "Learner.step": lambda w: w.learner.step,
@@ -768,7 +774,7 @@ CASES: dict[str, Case] = {
     **attribute(lambda w: w.learner.layout, "NetworkLayout.state_padded", "NetworkLayout.head_width",
                 "NetworkLayout.head_padded", "NetworkLayout.size", "NetworkLayout.forward_size", "NetworkLayout.window",
                 "NetworkLayout.network_size", "NetworkLayout.n_decay", "NetworkLayout.parameters",
-                "NetworkLayout.pads"),
+                "NetworkLayout.pads", "NetworkLayout.residual_blocks"),
     "NetworkLayout.init": lambda w: hooked(w.learner.layout.init, 0),
     "NetworkLayout.pack": lambda w: (lambda values: lambda: w.learner.layout.pack(values))(w.learner.params()),
     "NetworkLayout.unpack": lambda w: (lambda flat: lambda: w.learner.layout.unpack(flat))(w.learner.adam.theta.to_numpy()),
@@ -776,6 +782,7 @@ CASES: dict[str, Case] = {
     "Policy.reads": lambda w: hooked(w.policy.reads, w.x, w.x),
     "Policy.writes": lambda w: hooked(w.policy.writes, w.x),
     "Policy.private": lambda w: w.policy.private,
+    **attribute(lambda w: w.policy, "Policy.trunk_output"),
     "Policy.record_act": lambda w: w.acting(),
     "Policy.set_exploration": lambda w: hooked(w.policy.set_exploration, 0.1),
     "Policy.reset": lambda w: w.policy.reset,

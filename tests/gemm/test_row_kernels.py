@@ -139,8 +139,8 @@ def test_operands_of_a_step_in_bf16(runtime: fx.Runtime) -> None:
     device = [runtime.array(a, f"operand.{i}") for i, a in enumerate((theta, target, *states))]
     w, x = (to_bf16(runtime, np.zeros((3, k), np.float32), "out") for k in (n, m))
     bias = runtime.zeros((3, n_bias), np.float32, "bias")
-    args = dict(theta=device[0], target=device[1], x0=device[2], x1=device[3], x2=device[4], w=w, x=x, bias=bias, n=n, m=m, bias_at=at,
-                n_bias=n_bias, per_block=1024)  # fmt: skip
+    args = dict(theta=device[0], target=device[1], x0=device[2], x1=device[3], x2=device[4], w=w, x=x, bias=bias, n=n, m=m,
+                bias_at=at, n_bias=n_bias, per_block=1024)  # fmt: skip
     run(runtime, lambda child: child.launch("round_inputs", (-(-(n + m) // 1024),), (256,), args), device, [w, x, bias])
     rounded = lambda a: a.astype(bf16).astype(np.float32)  # noqa: E731
     same(from_bf16(w), np.stack([rounded(theta), rounded(theta), rounded(target)]))

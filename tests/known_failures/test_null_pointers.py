@@ -34,7 +34,17 @@ def select_actions(rt: Runtime, without: str | None) -> dict[str, npt.NDArray[An
         "q": rt.zeros((rows, actions), np.float32, "q"),
         "action": rt.zeros(rows, np.int32, "action"),
     }
-    sizes = {"branch_sizes": actions, "R": rows, "K": 1, "S": actions, "N": atoms, "Np": width, "more": None, "Mp": 0, "E": 0}
+    sizes = {
+        "branch_sizes": actions,
+        "R": rows,
+        "K": 1,
+        "S": actions,
+        "N": atoms,
+        "Np": width,
+        "more": None,
+        "Mp": 0,
+        "E": 0,
+    }
     return launch(rt, "select_actions", (rows,), buffers, sizes, without, ("action", "draws"))
 
 
