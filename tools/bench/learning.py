@@ -38,13 +38,22 @@ COLLECTION = ("market.counterfactual", "market.mirror")
 ARMS = ("core", *(name for name, _ in FEATURES), *COLLECTION, "full", "noise")
 
 
+#: What an arm cannot do without.
+NEEDED = {
+    "depth": ["network.residual=true"],
+    "adaptive_gamma": ["epoch.enabled=true"],
+    "homeostat": ["epoch.enabled=true"],
+}
+
+
 def settings(arm: str) -> list[str]:
     """Assignments that make an arm of the configuration of `core`."""
     if arm in ("core", "noise"):
         return []
     full = Config.profile("full")
     on = [*(name for name, _ in FEATURES if getattr(full, name).enabled), *COLLECTION] if arm == "full" else [arm]
-    return [f"{name}.enabled=true" for name in on]
+    needed = dict.fromkeys(assignment for name in on for assignment in NEEDED.get(name, []))
+    return [*needed, *(f"{name}.enabled=true" for name in on)]
 
 
 def one(arm: str, seed: int, assignments: Sequence[str]) -> dict[str, Any]:
