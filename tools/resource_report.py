@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Compile every .cu for sm_80 and sm_90 and write what ptxas says of each kernel to build/resource-report.txt.
 
-Registers, shared memory, stack and spills; exit code 1 when a kernel spills registers. Needs nvcc (a toolkit or
-NVIDIA's wheels), not a GPU.
+Registers, shared memory, stack and spills; exit code 1 when a kernel spills registers, or takes more of them than a
+multiprocessor has for the largest block in which the step launches it (all features on, recorded under hostsim, which has no such
+limit). Needs nvcc (a toolkit or NVIDIA's wheels), not a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ import build
 
 ARCHS = ("80", "90")
 FOLDER = build.ROOT / "build" / "resources"
+REGISTERS = 65536  # of a multiprocessor, from sm_70 on
 REPORT = build.ROOT / "build" / "resource-report.txt"
 
 
@@ -76,6 +80,41 @@ def table(rows: list[Resources]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def launched_blocks() -> dict[str, int]:
+    """Threads of the largest block in which the whole step launches each kernel: few rows, and many."""
+    os.environ["FOXHUNT_DRIVER"] = "hostsim"
+    sys.path.insert(0, str(build.ROOT))
+    import subjects
+
+    import foxhunt_rt as fx
+
+    most: dict[str, int] = {}
+    full = fx.dqn.Config.profile("full").with_set(
+        ["replay.capacity=1024", "her.achieved_column=0", "her.goal_column=1"]
+    )
+    for batch in (64, 320):
+        with fx.Runtime() as rt:
+            config = full.with_set([f"replay.batch={batch}"])
+            learner = fx.dqn.Learner(rt, config, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES)
+            for child in learner.graph.children:
+                for op in child.ops:
+                    if hasattr(op, "block"):
+                        most[op.kernel] = max(most.get(op.kernel, 0), math.prod(op.block))
+            learner.close()
+    return most
+
+
+def too_large(rows: list[Resources], blocks: dict[str, int]) -> list[str]:
+    """Kernels that a device refuses to launch in these blocks: a warp's registers come in units of 256."""
+    return sorted(
+        {
+            f"{row.kernel} ({row.registers} registers, {blocks[row.kernel]} threads)"
+            for row in rows
+            if -(-row.registers * 32 // 256) * 256 * -(-blocks.get(row.kernel, 0) // 32) > REGISTERS
+        }
+    )
+
+
 def main() -> int:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     try:
@@ -102,6 +141,9 @@ def main() -> int:
     print(
         f"{REPORT.relative_to(build.ROOT)}: {len(kernels)} kernels, at most {most.registers} registers ({most.kernel})"
     )
+    if refused := too_large(rows, launched_blocks()):
+        print(f"error: no device launches {', '.join(refused)}: smaller blocks, or launch bounds", file=sys.stderr)
+        return 1
     if spilling:
         print(
             f"error: register spills in {', '.join(spilling)}: smaller tiles, or looser launch bounds", file=sys.stderr

@@ -77,5 +77,6 @@ FX_KERNEL_ANYBLOCK(denoise_trunk) {
     const float scale = !finite ? 0.0f : (limit > 0.0f && norm > limit ? limit / norm : 1.0f);
     const int each = fx::ceil_div(n, (int)gridDim.x), first = (int)blockIdx.x * each;
     FX_FOR(i, min(each, n - first)) a.dtrunk[first + i] = finite ? scale * a.dx[first + i] : 0.0f;
-    if (blockIdx.x == 0) FX_FOR(one, 1) *a.scale = scale;
+    if (blockIdx.x == 0)
+        FX_FOR(one, 1) *a.scale = scale;
 }

@@ -8,7 +8,7 @@
 // C51 and its projection: Bellemare 2017; the kernel repels heads in what they say, not in their parameters: D'Angelo & Fortuin
 // 2021. Every action of every head has a gradient d by its logits, so the softmaxes are made again rather than stored.
 //
-// Launch: grid (B,), any block (a warp a softmax: H S of them, and E K losses); dynamic shared memory: ensemble_floats. H S N
+// Launch: grid (B,), any block of at most 512 threads (a warp a softmax: H S of them, and E K losses); dynamic shared memory: ensemble_floats. H S N
 // exponentials three times; reads (2 N + S N) + 2 E S N floats a row, writes Np + Mp.
 #include "lib/kernel.h"
 #include "lib/lanes.h"
@@ -37,13 +37,14 @@ struct ensemble_row {
     float *deviation;  // (S,) of Q over the heads
     float *alike;      // (H, H) similarity of two heads
     float *loss;       // (E, K) weighted
-    float *ce;         // (E, K)
+    float *ce;  // (E, K)
 
     FX_DEVICE ensemble_row(float *shared, int E, int K, int S, int N) {
         const int H = E + 1;
         base = shared, next = base + H * K * N, m = next + E * K * N, total = m + E * K * N;
         q = total + H * K * N, top = q + H * S, inverse = top + H * S, centred = inverse + H * S;
-        factor = centred + H * S, deviation = factor + H * S, alike = deviation + S, loss = alike + H * H, ce = loss + E * K;
+        factor = centred + H * S, deviation = factor + H * S, alike = deviation + S, loss = alike + H * H,
+        ce = loss + E * K;
     }
 };
 
@@ -78,8 +79,8 @@ FX_DEVICE void head_loss(const ensemble_loss_args &a, const ensemble_row &s, int
     fx::project_row(p_next, m, N, (a.ret[row] + discount * v_min - v_min) * (1.0f / delta_z), discount,
                     next.sum * inverse);
 
-    const float *logit = a.more + (int64_t)row * a.Mp +
-                         (e * a.S + first + fx::branch_action(a.branch_sizes, K, a.action[row], b)) * N;
+    const float *logit =
+        a.more + (int64_t)row * a.Mp + (e * a.S + first + fx::branch_action(a.branch_sizes, K, a.action[row], b)) * N;
     const float *base = s.base + (K + i) * N;
     const fx::softmax_row soft = fx::lane_softmax(N, [&](int j) { return base[j] + logit[j]; }, atom);
     const float log_sum = soft.top + logf(soft.sum), q = soft.expectation;
@@ -106,6 +107,10 @@ FX_DEVICE void head_loss(const ensemble_loss_args &a, const ensemble_row &s, int
 
 }  // namespace
 
+#ifdef FX_GPU
+extern "C" __global__ void __launch_bounds__(512) ensemble_loss(const __grid_constant__ ensemble_loss_args a);
+#endif
+
 FX_KERNEL_ANYBLOCK(ensemble_loss) {
     FX_DYNAMIC_SHARED(float, shared);
     const int row = (int)blockIdx.x, K = a.K, S = a.S, N = a.N, E = a.E, H = E + 1;
@@ -124,8 +129,8 @@ FX_KERNEL_ANYBLOCK(ensemble_loss) {
         const bool online = r < H * K;
         const int i = online ? r : r - H * K, h = i / K, b = i - h * K;
         const float *advantage = online ? advantages(h) : next_more + h * S * N;
-        fx::branch_base(online ? value : next_value, advantage + fx::branch_first(sizes, b) * N, fx::branch_size(sizes, b),
-                         N, (online ? s.base : s.next) + i * N);
+        fx::branch_base(online ? value : next_value, advantage + fx::branch_first(sizes, b) * N,
+                        fx::branch_size(sizes, b), N, (online ? s.base : s.next) + i * N);
     }
     __syncthreads();
     FX_ROWS(r, H * S + E * K) {
@@ -173,8 +178,16 @@ FX_KERNEL_ANYBLOCK(ensemble_loss) {
     auto gradient = [&](int h, int b, int i) {
         const int at = h * S + i, taken = fx::branch_first(sizes, b) + fx::branch_action(sizes, K, a.action[row], b);
         const float *own = s.m + (h > 0 ? (h - 1) * K + b : 0) * N;
-        return action_gradient{s.base + (h * K + b) * N, advantages(h) + i * N, own, s.top[at], s.inverse[at],
-                               s.factor[at], s.q[at], v_min, delta_z, h > 0 && i == taken ? 1.0f : 0.0f};
+        return action_gradient{s.base + (h * K + b) * N,
+                               advantages(h) + i * N,
+                               own,
+                               s.top[at],
+                               s.inverse[at],
+                               s.factor[at],
+                               s.q[at],
+                               v_min,
+                               delta_z,
+                               h > 0 && i == taken ? 1.0f : 0.0f};
     };
     FX_ROWS(r, H * K) {
         const int h = r / K, b = r - h * K, n = fx::branch_size(sizes, b), first = fx::branch_first(sizes, b);
@@ -211,7 +224,8 @@ FX_KERNEL_ANYBLOCK(ensemble_loss) {
     FX_FOR(j, a.Mp - E * S * N) dmore[E * S * N + j] = 0.0f;
     __syncthreads();
     FX_FOR(only, 1) {
-        float *out = a.rows + row * ENSEMBLE_COLUMNS, loss = 0.0f, ce = 0.0f, deviation = 0.0f, alike = 0.0f, squares = 0.0f;
+        float *out = a.rows + row * ENSEMBLE_COLUMNS, loss = 0.0f, ce = 0.0f, deviation = 0.0f, alike = 0.0f,
+              squares = 0.0f;
         for (int i = 0; i < E * K; ++i) loss += s.loss[i], ce += s.ce[i];
         for (int i = 0; i < S; ++i) deviation += s.deviation[i];
         for (int h = 0; h < H; ++h)

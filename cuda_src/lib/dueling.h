@@ -28,7 +28,7 @@ FX_DEVICE void dueling_base(const float *row, uint64_t sizes, int K, int N, floa
 // Called by every thread of a block, for FX_KERNEL_ANYBLOCK kernels. `value`: N atoms. `advantage`: (E, S, N), E heads on that
 // value. `base`: shared, (E, K, N) floats of workspace. `q`: shared, (E, S) floats, complete for all threads on return.
 FX_DEVICE void expected_returns(const float *value, const float *advantage, int E, uint64_t sizes, int K, int S, int N,
-                                float v_min, float delta_z, float *base, float *q) {
+                             float v_min, float delta_z, float *base, float *q) {
     FX_ROWS(r, E * K) {
         const int e = r / K, b = r - e * K;
         branch_base(value, advantage + (e * S + branch_first(sizes, b)) * N, branch_size(sizes, b), N, base + r * N);
@@ -48,7 +48,7 @@ FX_DEVICE void expected_returns(const float *value, const float *advantage, int 
 
 // The same of one head; `row`: N value atoms, then S * N advantage atoms.
 FX_DEVICE void expected_returns(const float *row, uint64_t sizes, int K, int S, int N, float v_min, float delta_z,
-                                float *base, float *q) {
+                             float *base, float *q) {
     expected_returns(row, row + N, 1, sizes, K, S, N, v_min, delta_z, base, q);
 }
 

@@ -35,8 +35,7 @@ FX_KERNEL_ANYBLOCK(isv_entropy) {
     __syncthreads();
     FX_ROWS(b, a.K) {
         const float *mine = x + b * N;
-        const softmax_row s = lane_softmax(
-            N, [&](int j) { return mine[j]; }, [&](int j) { return mine[j]; });
+        const softmax_row s = lane_softmax(N, [&](int j) { return mine[j]; }, [&](int j) { return mine[j]; });
         FX_LANE_0 found[b] = s.top + logf(s.sum) - s.expectation;  // H = log sum exp - E[x]
     }
     __syncthreads();

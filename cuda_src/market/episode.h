@@ -20,7 +20,9 @@ FX_DEVICE void portfolio(const market_block &m, const account &acc, double close
 }
 
 // The goal slot behind the portfolio features: the episode's return so far, and the one that it is to reach.
-FX_DEVICE bool has_goal(int portfolio_width) { return portfolio_width > PORTFOLIO_FEATURES; }
+FX_DEVICE bool has_goal(int portfolio_width) {
+    return portfolio_width > PORTFOLIO_FEATURES;
+}
 
 FX_DEVICE void goal_slot(const market_block &m, double equity, float *out) {
     out[0] = (float)(equity / m.pnl_scale);

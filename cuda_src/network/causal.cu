@@ -33,7 +33,8 @@ FX_KERNEL_ANYBLOCK(causal_intervene) {
                     inside && l >= a.L - a.length[r] ? reference : a.window[from];
             }
     }
-    if (a.L) FX_FOR(r, a.R) a.past_length[g * a.R + r] = a.length[r];
+    if (a.L)
+        FX_FOR(r, a.R) a.past_length[g * a.R + r] = a.length[r];
 }
 
 FX_KERNEL_ANYBLOCK(causal_effect) {

@@ -40,7 +40,8 @@ FX_DEVICE int episode_left(const her_relabel_args &a, int i, int stride) {
     const int younger = (newest - i + a.capacity) % a.capacity;
     const uint32_t episode = a.rows[i].episode;
     auto same = [&](int j) { return a.rows[ring_forward(i, j * stride, a.capacity)].episode == episode; };
-    int low = 0, high = younger / stride + 1;  // the row `low` on is of the episode, that `high` on is not, or not there
+    int low = 0,
+        high = younger / stride + 1;  // the row `low` on is of the episode, that `high` on is not, or not there
     while (high - low > 1) {
         const int each = ceil_div(high - low, HER_WAYS + 1), from = low;
         const int found = block_reduce(HER_WAYS, 0, op_sum(), [&](int p) {
@@ -52,7 +53,8 @@ FX_DEVICE int episode_left(const her_relabel_args &a, int i, int stride) {
     }
     const int last = ring_forward(i, low * stride, a.capacity);
     const replay_row r = a.rows[last];
-    if (r.ended & ENDED_ABSENT) return low - (a.state ? 1 : 0);  // it is no transition, nor, in vector mode, a successor
+    if (r.ended & ENDED_ABSENT)
+        return low - (a.state ? 1 : 0);  // it is no transition, nor, in vector mode, a successor
     if (!a.state) return low + 1;
     const int64_t number = (int64_t)a.ring->inserted - 1 - (newest - last + a.capacity) % a.capacity;
     const bool stored = r.ended && a.final_owner[r.final_slot] == number;  // not ended: its successor is not there yet
@@ -131,7 +133,8 @@ FX_KERNEL_ANYBLOCK(her_relabel) {
         a.batch_index[k] = i;
         a.batch_priority[k] = a.drawn_priority[source];
         a.donor[k] = donor;
-        const float end = *fx::after(a, window[last], fx::ring_forward(i, last * stride, a.capacity), stride, a.achieved);
+        const float end =
+            *fx::after(a, window[last], fx::ring_forward(i, last * stride, a.capacity), stride, a.achieved);
         const bool reached = a.reward == HER_RETURN ? end >= *goal : reward[last] == 0.0f;
         report[HER_OFFSET] = (float)offset;
         report[HER_REWARD] = ret;

@@ -85,10 +85,8 @@ FX_KERNEL_ANYBLOCK(attention_backward) {
     FX_FOR(j, a.L * a.Kv) {
         const int t = j / a.Kv, c = j % a.Kv;
         float d = 0.0f;
-        if (t >= first && c < I)
-            d = by_score[t * a.H + c / a.D] * q[c] * scale;
-        else if (t >= first && c < 2 * I)
-            d = weight[t * a.H + (c - I) / a.D] * d_o[c - I];
+        if (t >= first && c < I) d = by_score[t * a.H + c / a.D] * q[c] * scale;
+        else if (t >= first && c < 2 * I) d = weight[t * a.H + (c - I) / a.D] * d_o[c - I];
         dkv[j] = d;
     }
     const float added = fx::block_sum(a.Sp, [&](int j) { return (out[j] - x[j]) * (out[j] - x[j]); });

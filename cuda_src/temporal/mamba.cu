@@ -54,7 +54,8 @@ FX_KERNEL_ANYBLOCK(mamba_scan) {
         v[i] = y * gate;
     }
     __syncthreads();
-    const float scale = 1.0f / sqrtf(fx::block_sum(m.I, [&](int i) { return v[i] * v[i]; }) / (float)m.I + fx::NORM_EPS);
+    const float scale =
+        1.0f / sqrtf(fx::block_sum(m.I, [&](int i) { return v[i] * v[i]; }) / (float)m.I + fx::NORM_EPS);
     FX_FOR(i, a.Ip) a.gated[(int64_t)at * a.Ip + i] = i < m.I ? v[i] * scale * m.norm[i] : 0.0f;
     const float *x = pass == 0 ? a.x0 : (pass == 1 ? a.x1 : a.x2);
     FX_FOR(j, a.Sp) a.out[(int64_t)at * a.Sp + j] = x[(int64_t)r * a.Sp + j];
@@ -79,7 +80,8 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
 
     for (int r = begin; r < end; ++r) {
         const float *u = a.proj + (int64_t)r * a.L * a.Wp, *z = a.z + (int64_t)r * a.Ip, *y = a.y + (int64_t)r * a.Ip;
-        const float *dgated = a.dgated + (int64_t)r * a.Ip, *x = a.x + (int64_t)r * a.Sp, *out = a.out + (int64_t)r * a.Sp;
+        const float *dgated = a.dgated + (int64_t)r * a.Ip, *x = a.x + (int64_t)r * a.Sp,
+                    *out = a.out + (int64_t)r * a.Sp;
         float *du = a.dproj + (int64_t)r * a.L * a.Wp, *dz = a.dz + (int64_t)r * a.Ip;
         const int first = a.L - a.length[r];
 
@@ -119,8 +121,7 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
         }
         FX_ROWS(i, (m.L - first) * m.H) {  // by the weight of a position: dy . x_t
             const int t = first + i / m.H, h = i % m.H;
-            const float dot =
-                fx::lane_sum(m.D, [&](int p) { return dy[h * m.D + p] * m.channel(u, t, h * m.D + p); });
+            const float dot = fx::lane_sum(m.D, [&](int p) { return dy[h * m.D + p] * m.channel(u, t, h * m.D + p); });
             FX_LANE_0 dw[t * m.H + h] = dot;
         }
         __syncthreads();
@@ -164,12 +165,9 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
             for (int t = 0; t < first; ++t) du[t * m.Wp + i] = 0.0f;
             for (int t = first; t <= last; ++t) {
                 float d = 0.0f;
-                if (is_x)
-                    d = (q[t * m.H + h] * g[t] + (t == last ? m.d[h] : 0.0f)) * dy[i];
-                else if (!is_c)
-                    d = dg[t] * c[i - m.I];
-                else if (t == last)
-                    d = by_c;
+                if (is_x) d = (q[t * m.H + h] * g[t] + (t == last ? m.d[h] : 0.0f)) * dy[i];
+                else if (!is_c) d = dg[t] * c[i - m.I];
+                else if (t == last) d = by_c;
                 d *= fx::silu_gradient(m.convolved(u, t, i));
                 by_bias += d;
                 for (int j = max(0, m.W - 1 - t); j < m.W; ++j)
@@ -179,7 +177,8 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
             sums[a.bias_at + i] += by_bias;
             for (int t = first; t <= last; ++t) {
                 float s = 0.0f;
-                for (int k = 0; k < m.W && t + k <= last; ++k) s += m.conv[(m.W - 1 - k) * m.Cp + i] * du[(t + k) * m.Wp + i];
+                for (int k = 0; k < m.W && t + k <= last; ++k)
+                    s += m.conv[(m.W - 1 - k) * m.Cp + i] * du[(t + k) * m.Wp + i];
                 du[t * m.Wp + i] = s;
             }
         }

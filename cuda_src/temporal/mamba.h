@@ -32,8 +32,20 @@ struct mamba {
 
     template <class A>
     FX_DEVICE mamba(const A &a, const float *small)
-        : L(a.L), H(a.H), D(a.D), N(a.N), W(a.W), Wp(a.Wp), I(a.H * a.D), C(a.H * a.D + 2 * a.N), Cp(a.Cp), conv(small),
-          bias(small + a.bias_at), dt_bias(small + a.dt_at), a_log(small + a.a_at), d(small + a.d_at),
+        : L(a.L),
+          H(a.H),
+          D(a.D),
+          N(a.N),
+          W(a.W),
+          Wp(a.Wp),
+          I(a.H * a.D),
+          C(a.H * a.D + 2 * a.N),
+          Cp(a.Cp),
+          conv(small),
+          bias(small + a.bias_at),
+          dt_bias(small + a.dt_at),
+          a_log(small + a.a_at),
+          d(small + a.d_at),
           norm(small + a.norm_at) {}
 
     FX_DEVICE float decay(int h) const { return -expf(a_log[h]); }
@@ -48,7 +60,9 @@ struct mamba {
     FX_DEVICE float channel(const float *proj, int t, int c) const { return silu(convolved(proj, t, c)); }
 
     // dt of a head at a position, and what is added to dt_bias for it.
-    FX_DEVICE float raw_step(const float *proj, int t, int h) const { return proj[t * Wp + C + h] + dt_bias[h]; }
+    FX_DEVICE float raw_step(const float *proj, int t, int h) const {
+        return proj[t * Wp + C + h] + dt_bias[h];
+    }
 };
 
 }  // namespace fx

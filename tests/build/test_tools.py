@@ -32,6 +32,11 @@ def test_ptxas_log_is_read() -> None:
     assert (calm.kernel, calm.registers, calm.shared, calm.stack, calm.spills) == ("calm", 22, 128, 0, False)
     assert (greedy.registers, greedy.shared, greedy.stack) == (255, 0, 96)
     assert (greedy.spill_stores, greedy.spill_loads, greedy.spills) == (88, 92, True)
+    assert resource_report.too_large([calm, greedy], {}) == []
+    assert resource_report.too_large([calm], {calm.kernel: 65536 // (-(-calm.registers // 8) * 8) // 32 * 32}) == []
+    assert resource_report.too_large([greedy], {greedy.kernel: 1024}) == [
+        f"{greedy.kernel} ({greedy.registers} registers, 1024 threads)"
+    ]
     assert "SPILLS" in resource_report.table([calm, greedy]).splitlines()[-1]
 
 
@@ -50,6 +55,7 @@ def test_a_spill_fails_the_report(
     monkeypatch.setattr(sys, "argv", ["resource_report.py"])
     monkeypatch.setattr(build, "ROOT", tmp_path)
     monkeypatch.setattr(build, "build", lambda *a, **k: None)
+    monkeypatch.setattr(resource_report, "launched_blocks", dict)
     monkeypatch.setattr(build, "scan_kernels", lambda: {"calm": {"image": "image"}})
     assert resource_report.main() == code
     assert ("register spills in greedy" in capsys.readouterr().err) == (code == 1)

@@ -25,6 +25,7 @@ from foxhunt_rt.kernels import abi
 NAME = "ensemble"
 _SHARED_BYTES = 48 << 10  # what every device gives a block
 _BLEND_BLOCKS = 256
+_MOST_WARPS = 16  # of a block of ensemble_loss, by its registers: its launch bounds
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Ensemble(Extension):
                         writes=[part, dmore, per_row, step.dlogits, trunk, step.metrics_of(self), *group.gradient, *optional],
                         private=[step.guard]) as child:  # fmt: skip
             shared = 4 * (2 * (h + e) * k * n + 5 * h * s + s + h * h + 2 * e * k)
-            child.launch("ensemble_loss", (rows,), (32 * min(h * s + e * k, 32 if rows <= 256 else 8),), dict(
+            child.launch("ensemble_loss", (rows,), (32 * min(h * s + e * k, _MOST_WARPS if rows <= 256 else 8),), dict(
                 sizes, logits=step.forward.logits, more=self.more, action=batch.action, next_action=step.ddqn.next_action,
                 ret=step.shaped_ret, discount=batch.discount, priority=batch.priority, step=step.step, part=part, dmore=dmore,
                 target=self.target, rows=per_row, guard=step.guard,
