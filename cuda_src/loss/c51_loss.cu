@@ -15,9 +15,10 @@
 #include "abi/loss.h"
 #ifdef FX_GPU
 #include "loss/c51_row_gpu.h"
-#define ROW_BOUNDS __launch_bounds__(32 * (fx::MAX_BRANCHES + 1))
-extern "C" __global__ void ROW_BOUNDS c51_loss(const __grid_constant__ c51_loss_args a);
-extern "C" __global__ void ROW_BOUNDS c51_loss_wide(const __grid_constant__ c51_loss_wide_args a);
+#define ROW_THREADS (32 * (fx::MAX_BRANCHES + 1))
+// 3 blocks: without, ptxas spills three registers on sm_90
+extern "C" __global__ void __launch_bounds__(ROW_THREADS, 3) c51_loss(const __grid_constant__ c51_loss_args a);
+extern "C" __global__ void __launch_bounds__(ROW_THREADS) c51_loss_wide(const __grid_constant__ c51_loss_wide_args a);
 #else
 #include "loss/c51_row_host.h"
 #endif
