@@ -29,7 +29,7 @@ def fill(learner: Learner, rows: int, seed: int = 0, environments: int = 64) -> 
     rng = np.random.default_rng(seed)
     replay, actions = learner.replay, int(np.prod(learner.shape.branches))
     staging = replay.staging(environments)
-    s = replay.state_dim
+    s = replay.state_dim - replay.context_dim  # what is observed; the ring appends its context itself
     weight = rng.standard_normal(s).astype(np.float32) / np.sqrt(s)
     state = rng.standard_normal((environments, s)).astype(np.float32)
     for _ in range(-(-rows // environments)):
