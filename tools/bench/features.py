@@ -45,6 +45,7 @@ ARMS: dict[str, tuple[dict[str, object], int]] = {
     "homeostat": ({"epoch.enabled": True, "homeostat.enabled": True}, NEVER),
     "her": ({"her.enabled": True, "her.achieved_column": 0, "her.goal_column": 1}, NEVER),
     "denoise": ({"denoise.enabled": True}, NEVER),
+    "ensemble": ({"ensemble.enabled": True}, NEVER),
     "full": ({f"{name}.enabled": True for name in ("spectral", "vaccine", "causal", "cql", "iql")}, NEVER),
 }
 
