@@ -197,7 +197,8 @@ def _magnitude(p: Any, state: F64, size: list[F64], s: oracle.Settings) -> dict[
     (CASES[0], ("ensemble.heads=3", "ensemble.diversity=0.3")), (CASES[1], ("ensemble.heads=2", "ensemble.diversity=2")),
     pytest.param(CASES[2], ("ensemble.heads=5", "ensemble.spread=3"), marks=pytest.mark.slow),  # each compiles the oracle
     (CASES[3], ("ensemble.heads=4",)),
-    pytest.param(CASES[4], ("ensemble.heads=3", "ensemble.diversity=0"), marks=pytest.mark.slow), (CASES[7], ("ensemble.heads=2", "ensemble.diversity=1")),
+    pytest.param(CASES[4], ("ensemble.heads=3", "ensemble.diversity=0"), marks=pytest.mark.slow),
+    (CASES[7], ("ensemble.heads=2", "ensemble.diversity=1")),
 ], ids=lambda v: v.name if isinstance(v, Case) else "")  # fmt: skip
 def test_gradients_of_the_whole_step(runtime: Runtime, case: Case, settings: tuple[str, ...]) -> None:
     taken = take_step(runtime, dataclasses.replace(case, settings=(*case.settings, *ON, "optim.lr=3e-3", *settings)))
