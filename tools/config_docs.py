@@ -16,7 +16,8 @@ PAGE = ROOT / "docs" / "configuration.md"
 INTRODUCTION = """\
 # Configuration
 
-One tree of frozen dataclasses in `foxhunt_rt/config.py` holds every default; no program, child or kernel has one of its own
+One tree of frozen dataclasses in `foxhunt_rt/config.py` (of features: `_feature_options.py`) holds every default;
+no program, child or kernel has one of its own
 (known failure K20). A `Config` that exists is valid: types and ranges are checked where it is made, and a wrong value is one
 line that ends with the mend.
 
