@@ -50,33 +50,7 @@ typedef struct {
     int32_t W;                //@ STATS + N
 } c51_loss_args;
 
-/* The same beyond the limits of c51_loss. */
-typedef struct {
-    const float *logits;      //@ in f32[3*R*Np]          (3, R, Np) head outputs: online(s), online(s'), target(s')
-    const int32_t *action;    //@ in i32[B]               mixed radix, branch 0 slowest
-    const float *ret;         //@ in f32[B]               n-step return, normalized
-    const float *discount;    //@ in f32[B]               gamma^m, 0 when terminated
-    const float *priority;    //@ in f32[B]               P_i as drawn
-    const float *next_values; //@ in f32[B*S] optional    (B, S) expected returns at s' of other heads, which choose a* too
-    const step_block *step;   //@ in step_block[1]
-    float *ce_grad;           //@ out f32[B*K*N] optional  (B, K, N) dloss/dlogits, cross-entropy part, before the budget
-    float *mse_grad;          //@ out f32[B*K*N] optional  (B, K, N) the same, expected-value part
-    float *dlogits;           //@ out f32[B*Np] optional  (B, Np) head-output gradient: when there is no budget
-    float *td_error;          //@ out f32[B]              delta_i >= 0
-    int32_t *next_action;     //@ out i32[B*K]            (B, K) a*: greedy action of the online network at s'
-    float *target;            //@ out f32[B*K*N] optional  (B, K, N) projected target, before label smoothing
-    float *rows;              //@ out f32[B*W]            (B, W) statistics
-    guard_block *guard;       //@ inout guard_block[1]
-    uint64_t branch_sizes;    //@ actions of branch b in bits [8 b, 8 b + 8)
-    float branch_scale;       //@ 1/K: mean over the branches; 1: sum
-    int32_t B;                //@ rows = gridDim.x
-    int32_t R;                //@ rows of a pass, of which the first B have a loss
-    int32_t K;                //@ branches
-    int32_t S;                //@ actions over all branches
-    int32_t N;                //@ atoms
-    int32_t Np;               //@ floats of a head row, multiple of 16
-    int32_t W;                //@ STATS + N
-} c51_loss_wide_args;
+typedef c51_loss_args c51_loss_wide_args; /* beyond the limits of c51_loss */
 
 typedef struct {
     const float *rows;        //@ in f32[B*W]                 (B, W)

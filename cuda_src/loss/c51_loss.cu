@@ -36,11 +36,9 @@ FX_KERNEL_ANYBLOCK(c51_loss) {
 // have its registers.
 FX_KERNEL_ANYBLOCK(c51_loss_wide) {
     FX_DYNAMIC_SHARED(float, shared);
-    static_assert(sizeof a == sizeof(c51_loss_args), "the same fields");
-    const c51_loss_args &same = reinterpret_cast<const c51_loss_args &>(a);
 #ifdef FX_GPU
-    fx::c51_row_gpu<fx::MAX_ATOMS / 32, false>(same, shared);
+    fx::c51_row_gpu<fx::MAX_ATOMS / 32, false>(a, shared);
 #else
-    fx::c51_row_host(same, (int)blockIdx.x, shared);
+    fx::c51_row_host(a, (int)blockIdx.x, shared);
 #endif
 }

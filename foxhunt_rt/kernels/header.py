@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ _FIELD = re.compile(
 _POINTER = re.compile(
     r"^(?P<direction>in|out|inout)\s+(?P<element>\w+)\s*\[(?P<count>[^\]]*)\](?:\s+(?P<optional>optional|if_any)\b)?(?P<rest>.*)$"
 )
+_ALIAS = re.compile(r"^\s*typedef\s+(?P<of>\w+)\s+(?P<name>\w+)\s*;")
 _DEFINE = re.compile(r"^\s*#\s*define\s+(?P<name>\w+)(?P<value>.*)$")
 _PAD = re.compile(r"^pad\d+_$")
 
@@ -140,6 +141,9 @@ def read_headers(folder: Path, *more: Path) -> Headers:
         _declare(ffi, path.name, text)
         for raw in _raw_structs(path.name, text):
             structs[raw.name] = _struct(ffi, path.name, raw, structs, constants)
+        for number, line in enumerate(_without_block_comments(text), 1):
+            if alias := _ALIAS.match(line):
+                structs[alias["name"]] = _alias(path.name, number, alias, structs)
     return Headers(structs, constants)
 
 
@@ -229,6 +233,15 @@ def _struct(
         raise _fail(file, raw.line, f"{raw.name}: {ffi.sizeof(layout) - end} bytes of hidden padding at the end: write "
                                     "them out as pad0_")  # fmt: skip
     return StructInfo(raw.name, ffi.sizeof(layout), tuple(fields), file, raw.line)
+
+
+def _alias(file: str, line: int, match: re.Match[str], structs: dict[str, StructInfo]) -> StructInfo:
+    """``typedef a_args b_args;``: kernel b takes the arguments of kernel a."""
+    of, name = match["of"], match["name"]
+    if of not in structs or not (of.endswith("_args") and name.endswith("_args")):
+        raise _fail(file, line, f"typedef {of} {name}: only an argument struct declared above may have a second name, another "
+                                "kernel's <kernel>_args")  # fmt: skip
+    return replace(structs[of], name=name, line=line)
 
 
 def _field(

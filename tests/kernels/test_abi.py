@@ -45,6 +45,17 @@ def test_annotations(abi: Abi) -> None:
     assert (info.file, info.line) == ("scale.h", 1)
 
 
+def test_a_second_name_is_for_the_arguments_of_another_kernel(make_abi: MakeAbi) -> None:
+    struct = "typedef struct {\n float *x; //@ out f32[n]\n int32_t n;\n uint32_t pad0_; //@ pad\n} one_args;\n"
+    abi = make_abi(k=struct + "typedef one_args other_args; /* the same */\n")
+    one, other = abi.struct("one_args"), abi.struct("other_args")
+    assert (other.name, other.line, other.fields) == ("other_args", 6, one.fields) and other["x"] == one["x"]
+    assert abi.dtype("other_args") == abi.dtype("one_args")
+    for alias in ("typedef one_args other;", "typedef uint32_t other_args;"):
+        with pytest.raises(AbiError, match=r"k.h:6: typedef .* only an argument struct declared above"):
+            make_abi(k=struct + alias + "\n")
+
+
 def test_shared_structs_with_arrays_and_nesting(make_abi: MakeAbi) -> None:
     abi = make_abi(
         "#define SLOTS 3\ntypedef struct {\n uint16_t a;\n uint8_t b[2];\n} small;\n"
