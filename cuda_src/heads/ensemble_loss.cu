@@ -16,6 +16,7 @@
 #include "abi/types.h"
 
 #include "abi/ensemble.h"
+#include "heads/share.h"
 #include "lib/branches.h"
 #include "lib/dueling.h"
 #include "lib/guard.h"
@@ -243,17 +244,10 @@ FX_KERNEL_ANYBLOCK(ensemble_loss) {
 // cheaper than one more node. Launch: grid (at most B,), any block.
 FX_KERNEL_ANYBLOCK(ensemble_blend) {
     using namespace fx;
-    const float limit = a.share * a.step->grad_budget;
-    float scale = 1.0f;
-    if (limit > 0.0f) {
-        const float norm = sqrtf(block_sum(a.B, [&](int r) { return a.rows[r * ENSEMBLE_COLUMNS + ENSEMBLE_NORM2]; }));
-        if (norm > limit) scale = limit / norm;
-    }
+    const float scale = share_scale(a.share * a.step->grad_budget, a.B,
+                                    [&](int r) { return a.rows[r * ENSEMBLE_COLUMNS + ENSEMBLE_NORM2]; });
     for (int row = (int)blockIdx.x; row < a.B; row += (int)gridDim.x) {
-        FX_FOR(i, a.Np / LANES) {
-            const int64_t at = (int64_t)row * a.Np + (int64_t)i * LANES;
-            store_lanes(a.dlogits + at, fma(splat(scale), load_lanes(a.part + at), load_lanes(a.dlogits + at)));
-        }
+        add_scaled_row(a.dlogits, a.part, scale, row, a.Np);
         FX_FOR(i, a.Mp / LANES) {
             float *at = a.dmore + (int64_t)row * a.Mp + (int64_t)i * LANES;
             store_lanes(at, splat(scale) * load_lanes(at));

@@ -10,6 +10,7 @@
 #include "abi/types.h"
 
 #include "abi/iqn.h"
+#include "heads/share.h"
 #include "lib/lanes.h"
 #include "lib/reduce.h"
 #include "lib/rows.h"
@@ -17,11 +18,9 @@
 namespace {
 
 FX_DEVICE float trunk_scale(const iqn_gather_args &a) {
-    const float limit = a.share * a.step->grad_budget;
-    if (!(limit > 0.0f)) return 1.0f;
     const int C = IQN_COLUMNS + a.K;
-    const float norm = sqrtf(fx::block_sum(a.B, [&](int r) { return a.rows[(int64_t)r * C + IQN_NORM2]; }));
-    return norm > limit ? limit / norm : 1.0f;
+    return fx::share_scale(a.share * a.step->grad_budget, a.B,
+                           [&](int r) { return a.rows[(int64_t)r * C + IQN_NORM2]; });
 }
 
 }  // namespace
