@@ -273,9 +273,7 @@ class Replay:
         ReplayError
             Something was inserted, or an insert recorded, before; or returns are tracked already.
         """
-        if self._insert_launched or self.returns is not None:
-            raise ReplayError("returns are tracked from the first insert on and for one learner; make the learner before "
-                              "anything is inserted or recorded, and a ring for each")  # fmt: skip
+        self._begin_tracking("returns are", self.returns)
         self._control = control
         self.returns = self.runtime.zeros(1, abi.dtype("return_stats"), "replay.returns")
         self.running = self.runtime.zeros(self.capacity // (self.n_step + 1), np.float64, "replay.running")
@@ -293,12 +291,15 @@ class Replay:
         ReplayError
             Something was inserted, or an insert recorded, before; or it is tracked already.
         """
-        if self._insert_launched or self.account is not None:
-            raise ReplayError("drawdown is tracked from the first insert on and for one learner; make the learner before "
-                              "anything is inserted or recorded, and a ring for each")  # fmt: skip
+        self._begin_tracking("drawdown is", self.account)
         slots = self.capacity // (self.n_step + 1)
         self.account = self.runtime.zeros((slots, 2), np.float64, "replay.account")
         self.drawdown = self.runtime.zeros(1, np.float64, "replay.drawdown")
+
+    def _begin_tracking(self, what: str, tracked: object) -> None:
+        if self._insert_launched or tracked is not None:
+            raise ReplayError(f"{what} tracked from the first insert on and for one learner; make the learner before "
+                              "anything is inserted or recorded, and a ring for each")  # fmt: skip
 
     # ---------------------------------------------------------------- sampling and priorities
 

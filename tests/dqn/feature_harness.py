@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy.typing as npt
+import pytest
 
 from foxhunt_rt import Runtime
-from foxhunt_rt.dqn import Extension, Learner
-from foxhunt_rt.dqn.learner_state import read_state, write_state
+from foxhunt_rt.dqn import CheckpointError, Extension, Learner
+from foxhunt_rt.dqn.learner_state import check_state, read_state, write_state
 
 from .test_whole_step import CASES, chain, fill, transitions
 
@@ -123,3 +124,15 @@ def check_reset(rt: Runtime, settings: tuple[str, ...], steps: int = 6,
 
 
 __all__ = ["CASE", "Footprint", "check_reset", "check_resume", "extension", "footprint", "learner", "run"]
+
+
+def check_refused(rt: Runtime, settings: tuple[str, ...], *others: tuple[tuple[str, ...], str]) -> None:
+    """A checkpoint of a learner of ``settings`` is refused by the others: pairs of settings and what the error says."""
+    one = learner(rt, settings, rows=False)
+    tensors, facts = read_state(one)
+    for more, text in others:
+        other = learner(rt, more, rows=False)
+        with pytest.raises(CheckpointError, match=text):
+            check_state(other, tensors, facts)
+        other.close()
+    one.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,17 +95,11 @@ class RingOracle:
 
     def expected(self, gamma: float, scale: float) -> dict[int, tuple[Any, ...]]:
         """row -> (state, action, return, discount, next state) of every drawable row, in float64."""
-        total = len(self.history) * self.environments
         ends = [t * self.environments + e for t, step in enumerate(self.history) for e, x in enumerate(step)
                 if x.ended and not x.ended & ABSENT]  # fmt: skip
         kept = set(ends[-self.finals :])
         result = {}
-        for number in range(max(0, total - self.capacity), total):
-            t, e = divmod(number, self.environments)
-            found = self._window(t, e)
-            if found is None:
-                continue
-            window, last = found
+        for number, _, e, window, last in self._complete():
             if window[-1].ended and not self.explicit_next and last * self.environments + e not in kept:
                 continue
             ret = sum(gamma**j * scale * float(np.float32(x.reward)) for j, x in enumerate(window))
@@ -114,6 +109,14 @@ class RingOracle:
             )
             result[number % self.capacity] = (window[0].state, window[0].action, ret, discount, following)
         return result
+
+    def _complete(self) -> Iterator[tuple[int, int, int, list[Transition], int]]:
+        """(number, step, environment, window, step of its last transition) of every row held with a complete window."""
+        total = len(self.history) * self.environments
+        for number in range(max(0, total - self.capacity), total):
+            t, e = divmod(number, self.environments)
+            if (found := self._window(t, e)) is not None:
+                yield number, t, e, *found
 
     def past(self, number: int, steps_back: int) -> list[Transition]:
         """The transitions that precede number ``number`` in its episode, and it: at most so many, none that the ring lost."""
@@ -130,14 +133,8 @@ class RingOracle:
 
     def windows(self, window: int) -> dict[int, tuple[list[Any], list[Any]]]:
         """row -> the last states that end in s, and in s', of every row held whose return's window is complete."""
-        total = len(self.history) * self.environments
         result = {}
-        for number in range(max(0, total - self.capacity), total):
-            t, e = divmod(number, self.environments)
-            found = self._window(t, e)
-            if found is None:
-                continue
-            _, last = found
+        for number, t, e, _, last in self._complete():
             before = [x.state for x in self.past(number, window - 1)]
             during = [self.history[i][e].state for i in range(t + 1, last + 1)]
             end = self.history[last][e]

@@ -10,10 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from foxhunt_rt import Runtime
-from foxhunt_rt.dqn import CheckpointError
 from foxhunt_rt.dqn.children import spectral
 from foxhunt_rt.dqn.layout import NetworkLayout
-from foxhunt_rt.dqn.learner_state import check_state, read_state, write_state
 
 from .. import feature_harness as harness
 from ..test_whole_step import CASES, Taken, check_gradient, reference, take_step
@@ -246,15 +244,5 @@ def test_resume_and_reset(runtime: Runtime) -> None:
 
 
 def test_a_checkpoint_of_another_bound_is_refused(runtime: Runtime) -> None:
-    one = harness.learner(runtime, ON)
-    tensors, facts = read_state(one)
-    for settings, text in ((("spectral.enabled=true", "spectral.sigma_max=0.5"), "spectral.sigma_max is 0.4"),
-                           ((), "spectral.enabled is True")):  # fmt: skip
-        other = harness.learner(runtime, settings)
-        with pytest.raises(CheckpointError, match=text):
-            check_state(other, tensors, facts)
-        other.close()
-    same = harness.learner(runtime, ON)
-    write_state(same, tensors, facts)
-    one.close()
-    same.close()
+    harness.check_refused(runtime, ON, (("spectral.enabled=true", "spectral.sigma_max=0.5"), "spectral.sigma_max is 0.4"),
+                          ((), "spectral.enabled is True"))  # fmt: skip
