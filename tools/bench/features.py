@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import subjects
 
 import foxhunt_rt as fx
+from foxhunt_rt.config import Config
+from foxhunt_rt.dqn.features import FEATURES
 
 NEVER = 1 << 29
 #: Settings, and the period of what is then due.
@@ -46,8 +48,16 @@ ARMS: dict[str, tuple[dict[str, object], int]] = {
     "her": ({"her.enabled": True, "her.achieved_column": 0, "her.goal_column": 1}, NEVER),
     "denoise": ({"denoise.enabled": True}, NEVER),
     "ensemble": ({"ensemble.enabled": True}, NEVER),
-    "full": ({f"{name}.enabled": True for name in ("spectral", "vaccine", "causal", "cql", "iql")}, NEVER),
 }
+
+
+def full() -> dict[str, object]:
+    """What the profile of this name switches on, without its sizes."""
+    before = {name: value for name, _, value, _ in Config().options()}
+    changed = {name: value for name, _, value, _ in Config.profile("full").options() if value != before[name]}
+    sections = {name for name, _ in FEATURES}
+    on = {name: value for name, value in changed.items() if name.split(".")[0] in sections}
+    return {**on, "network.residual": True, "her.achieved_column": 0, "her.goal_column": 1}
 
 
 def main() -> None:
@@ -56,12 +66,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trunk", default="64,64", help="widths of its layers")
     parser.add_argument("--drawn", type=int, default=64, help="rows of a batch")
-    parser.add_argument("arms", nargs="*", help=f"of {', '.join(ARMS)}; default: all")
+    parser.add_argument("arms", nargs="*", help=f"of {', '.join(ARMS)}, full; default: all")
     args = parser.parse_args()
     rt = fx.Runtime()
     arms = {}
-    for name in args.arms or ARMS:
-        settings, period = ARMS[name]
+    known = ARMS | {"full": (full(), NEVER)}
+    if unknown := [name for name in args.arms if name not in known]:
+        parser.error(f"{unknown[0]} is no arm; choose of {', '.join(known)}")
+    for name in args.arms or known:
+        settings, period = known[name]
         config = subjects.config(**{"network.hidden": args.trunk, "replay.batch": args.drawn, "replay.capacity": 16384,
                                     "optim.horizon": 1 << 30, **settings})  # fmt: skip
         made = subjects.learner(rt, config, subjects.PEER_STATE_DIM, subjects.PEER_BRANCHES, 8192)

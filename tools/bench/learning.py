@@ -5,8 +5,8 @@
 
 An arm is `core`, the name of a feature's section or of what collection adds (that switched on alone), `full` (all that the
 profile `full` has on) or `noise` (core where nothing can be earned). Prints mean, spread and every seed; JSON to
-tools/bench/results/. The settings and the judgement are those of tests/train/test_known_optimum.py. Runs are processes
-of their own, `--jobs` side by side.
+tools/bench/results/, written anew after every training. The settings and the judgement are those of
+tests/train/test_known_optimum.py. Runs are processes of their own, `--jobs` side by side.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,17 @@ def show(found: Sequence[dict[str, Any]]) -> None:
             print(f"{arm:14} {share.mean():27.3f} {spread} {against}   {' '.join(f'{s:.3f}' for s in share)}")
 
 
+def keep(record: dict[str, Any], path: Path, work: Sequence[tuple[str, int]]) -> None:
+    """Write what is there, in the order of the work: a run that is cut off leaves what it had."""
+    record["results"].sort(key=lambda f: work.index((f["arm"], f["seed"])))
+    for f in record["results"]:
+        if "error" not in f:
+            record["driver"], record["device"] = f["driver"], f["device"]
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(record, indent=1) + "\n")
+    part.replace(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=seeds_of, default="0-4", help="0-4 or 0,3 (default: 0-4)")
@@ -124,21 +135,21 @@ def main() -> None:
     if unknown := [arm for arm in args.arms if arm not in ARMS]:
         parser.error(f"{unknown[0]} is no arm; choose of {', '.join(ARMS)}")
     began = time.perf_counter()
+    stamp = datetime.now(timezone.utc)
+    record: dict[str, Any] = {"benchmark": "learning", "commit": core_step.commit(), "device": "none", "driver": "none",
+                              "date": stamp.isoformat(timespec="seconds"), "set": args.set, "results": []}  # fmt: skip
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"learning-{stamp:%Y%m%dT%H%M%S}.json"
+    work = list(itertools.product(args.arms or ARMS, args.seeds))
     with ThreadPoolExecutor(args.jobs) as pool:
-        work = itertools.product(args.arms or ARMS, args.seeds)
-        found = list(pool.map(lambda arm_seed: started(*arm_seed, args.set), work))
+        for done in as_completed([pool.submit(started, arm, seed, args.set) for arm, seed in work]):
+            record["results"].append(done.result())
+            keep(record, path, work)
+    found = record["results"]
     show(found)
     print(f"{len(found)} trainings in {time.perf_counter() - began:.0f} s")
-    done = [f for f in found if "error" not in f]
-    stamp = datetime.now(timezone.utc)
-    kind, device = (done[0]["driver"], done[0]["device"]) if done else ("none", "none")
-    record = {"benchmark": "learning", "commit": core_step.commit(), "device": device, "driver": kind,
-              "date": stamp.isoformat(timespec="seconds"), "set": args.set, "results": found}  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"learning-{kind}-{stamp:%Y%m%dT%H%M%S}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
     print(path)
-    if len(done) < len(found):
+    if any("error" in f for f in found):
         raise SystemExit(1)
 
 
