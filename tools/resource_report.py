@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import toolkit
-
 import build
+import toolkit
 
 ARCHS = ("80", "90")
 FOLDER = build.ROOT / "build" / "resources"

@@ -16,7 +16,6 @@ import argparse
 import json
 import subprocess
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +56,22 @@ def ours(name: str, precision: str, out: Path) -> dict[str, Any]:
 def main() -> int:
     sys.path.insert(0, str(HERE))
     import core_step
+    import record
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configurations", default="A,B")
     parser.add_argument("--limit", type=int, default=120, help="seconds a peer may take, compilation included")
     parser.add_argument("--peers", default=",".join(PEERS), help="which of them run beside ours")
-    parser.add_argument("--out", type=Path, default=HERE / "results")
+    record.add_out(parser)
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    record: dict[str, Any] = {"benchmark": "compare", "rows": rows}
+    done = record.begin("compare", rows=rows)
     for named in args.configurations.split(","):
         name, _, precision = named.partition(":")
         precision = precision or "fp32"
         hidden, batch, capacity = core_step.CONFIGURATIONS[name]
         measured = ours(name, precision, args.out)
-        record.update({k: measured[k] for k in ("commit", "device", "driver", "driver_version") if k in measured})
+        done.update({k: measured[k] for k in ("commit", "device", "driver", "driver_version") if k in measured})
         mine = measured["results"][0] if "results" in measured else measured
         rows.append({"label": "foxhunt-rt", **mine, "configuration": named})
         for label in filter(None, args.peers.split(",")):
@@ -89,12 +89,7 @@ def main() -> int:
             print(
                 f"{named} {row['label']:<24} {row['us_median']:9.1f} us  p10 {row['us_p10']:.1f} p90 {row['us_p90']:.1f}  {ratio}"
             )
-    stamp = datetime.now(timezone.utc)
-    record["date"] = stamp.isoformat(timespec="seconds")
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"compare-{stamp:%Y%m%dT%H%M%S}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(path)
+    print(record.write(done, args.out))
     return 0 if all("us_median" in row for row in rows) else 1
 
 

@@ -1,4 +1,4 @@
-"""What conditional nodes cost: python tools/bench/conditionals.py [--json FILE]
+"""What conditional nodes cost: python tools/bench/conditionals.py
 
 A chain of tiny kernels, plain, behind IF nodes (taken and not, alone, two in series, two that share one) and inside a WHILE
 node; then the core training step with 1, 8 and 32 steps a launch; and the host's side: a launch, a slot update. Medians in
@@ -8,7 +8,6 @@ microseconds.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -17,12 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
-import foxhunt_rt as fx
-from foxhunt_rt.config import Config
-from foxhunt_rt.driver import Event
-from foxhunt_rt.graph import Flag, Slot, StepGraph
+import record  # noqa: E402 (the folders of the tree come first)
+
+import foxhunt_rt as fx  # noqa: E402
+from foxhunt_rt.config import Config  # noqa: E402
+from foxhunt_rt.driver import Event  # noqa: E402
+from foxhunt_rt.graph import Flag, Slot, StepGraph  # noqa: E402
 
 CHAIN, ROUNDS, LAUNCHES = 20, 15, 50
 
@@ -70,8 +72,7 @@ def chain(rt: fx.Runtime, gates: list[Flag | None], k: int = 1) -> StepGraph:
     return plan.build(steps_per_launch=k)
 
 
-def measure() -> dict[str, float]:
-    rt = fx.Runtime()
+def measure(rt: fx.Runtime) -> dict[str, float]:
     word, other = rt.zeros(1, np.uint32, "word"), rt.zeros(1, np.uint32, "other")
     found: dict[str, float] = {}
     cases: list[tuple[str, list[Flag | None]]] = [
@@ -118,13 +119,13 @@ def core_step(rt: fx.Runtime) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    record.add_out(parser)
     args = parser.parse_args()
-    found = measure()
+    rt = fx.Runtime()
+    found = measure(rt)
     for name, value in found.items():
         print(f"{name:<48} {value:9.2f} us")
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+    print(record.write(record.begin("conditionals", rt, us=found), args.out))
 
 
 if __name__ == "__main__":

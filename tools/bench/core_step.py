@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import platform
-import subprocess
 import sys
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
-import subjects  # noqa: E402 (the folders of the tree come first)
+import record  # noqa: E402 (the folders of the tree come first)
+import subjects  # noqa: E402
 
 import foxhunt_rt as fx  # noqa: E402
 from foxhunt_rt.dqn.learner import Learner  # noqa: E402
@@ -38,19 +34,6 @@ CONFIGURATIONS = {
     "C": ("512,512,256", 4096, 1 << 20),
     "D": ("1024,1024", 16384, 1 << 20),
 }
-
-
-def commit() -> str:
-    """The commit that is measured, with a mark when the tree differs from it; FOXHUNT_COMMIT names it where git cannot."""
-    if os.environ.get("FOXHUNT_COMMIT"):
-        return os.environ["FOXHUNT_COMMIT"]
-    root = HERE.parent.parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, text=True, capture_output=True, check=True)
-        dirty = subprocess.run(["git", "status", "--porcelain"], cwd=root, text=True, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
 def learner(rt: fx.Runtime, name: str, budget: float, precision: str) -> Learner:
@@ -103,7 +86,7 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=50)
     parser.add_argument("--block", type=int, default=100)
     parser.add_argument("--budget", type=float, default=0.0, help="gradient budget G; 0 as the peers have it")
-    parser.add_argument("--out", type=Path, default=HERE / "results")
+    record.add_out(parser)
     args = parser.parse_args()
     rt = fx.Runtime()
     results = []
@@ -113,14 +96,7 @@ def main() -> int:
         spread = f"p10 {found['us_p10']:.1f}, p90 {found['us_p90']:.1f}"
         print(f"{name} {precision}: {found['us_median']:.1f} us a step ({spread}), host {found['host_us_median']:.1f}, "
               f"longest chain {found['longest_chain']}")  # fmt: skip
-    stamp = datetime.now(timezone.utc)
-    record = {"benchmark": "core_step", "commit": commit(), "device": rt.device.name, "driver": rt.driver_kind,
-              "driver_version": rt.device.driver_version, "host": platform.processor() or platform.machine(),
-              "date": stamp.isoformat(timespec="seconds"), "results": results}  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"core_step-{rt.driver_kind}-{stamp:%Y%m%dT%H%M%S}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(path)
+    print(record.write(record.begin("core_step", rt, results=results), args.out))
     return 0
 
 

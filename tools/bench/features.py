@@ -16,14 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
-import subjects
+import record  # noqa: E402 (the folders of the tree come first)
+import subjects  # noqa: E402
 
-import foxhunt_rt as fx
-from foxhunt_rt.config import Config
-from foxhunt_rt.dqn.features import FEATURES
+import foxhunt_rt as fx  # noqa: E402
+from foxhunt_rt.config import Config  # noqa: E402
+from foxhunt_rt.dqn.features import FEATURES  # noqa: E402
 
 NEVER = 1 << 29
 #: Settings, and the period of what is then due.
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--trunk", default="64,64", help="widths of its layers")
     parser.add_argument("--drawn", type=int, default=64, help="rows of a batch")
     parser.add_argument("arms", nargs="*", help=f"of {', '.join(ARMS)}, full; default: all")
+    record.add_out(parser)
     args = parser.parse_args()
     rt = fx.Runtime()
     arms = {}
@@ -91,6 +93,7 @@ def main() -> None:
     )
     print(f"{'arm':24} {'nodes':>5} {'p50':>8} {'p90':>8} {'mean':>8} {'due p50':>8} {'to core':>8}")
     core = None
+    results = []
     for name, (made, period, found) in arms.items():
         records = np.concatenate(found)
         us = (records["ended_ns"] - records["started_ns"]).astype(np.float64) / 1e3
@@ -99,7 +102,11 @@ def main() -> None:
         shown = f"{np.median(us[due]):8.2f}" if due.any() else f"{'-':>8}"
         print(f"{name:24} {made.graph.info()['nodes']:5d} {np.median(us):8.2f} {np.percentile(us, 90):8.2f} {us.mean():8.2f} "
               f"{shown} {us.mean() - core:+8.2f}")  # fmt: skip
+        results.append({"arm": name, "nodes": made.graph.info()["nodes"], "us_p50": float(np.median(us)),
+                        "us_p90": float(np.percentile(us, 90)), "us_mean": float(us.mean()),
+                        "due_us_p50": float(np.median(us[due])) if due.any() else None})  # fmt: skip
         made.close()
+    print(record.write(record.begin("features", rt, trunk=args.trunk, drawn=args.drawn, results=results), args.out))
 
 
 if __name__ == "__main__":

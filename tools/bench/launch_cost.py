@@ -17,12 +17,9 @@ The graph is one tiny kernel, except for the learner's.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +28,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
-import core_step  # noqa: E402 (the folders of the tree come first)
+import record  # noqa: E402 (the folders of the tree come first)
 import subjects  # noqa: E402
 
 import foxhunt_rt as fx  # noqa: E402
@@ -131,7 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=10_000, help="of Learner.step")
-    parser.add_argument("--out", type=Path, default=HERE / "results")
+    record.add_out(parser)
     args = parser.parse_args()
     rt = fx.Runtime()
     clock: list[int] = []
@@ -148,15 +145,8 @@ def main() -> int:
     for name, r in results.items():
         a, b = r["raw_us"], r["wrapped_us"]
         print(f"{name:<32} {a['p50']:8.2f} {a['p99']:7.2f} {b['p50']:12.2f} {b['p99']:7.2f} {r['added_us']:7.2f}")
-    stamp = datetime.now(timezone.utc)
-    record = {"benchmark": "launch_cost", "commit": core_step.commit(), "device": rt.device.name, "driver": rt.driver_kind,
-              "driver_version": rt.device.driver_version, "python": platform.python_version(),
-              "host": platform.processor() or platform.machine(), "date": stamp.isoformat(timespec="seconds"),
-              "clock_us": summary(clock), "results": results}  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"launch_cost-{rt.driver_kind}-{stamp:%Y%m%dT%H%M%S}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(path)
+    done = record.begin("launch_cost", rt, clock_us=summary(clock), results=results)
+    print(record.write(done, args.out))
     return 0 if results["plain"]["added_us"] <= LIMIT_US or rt.driver_kind != "cuda" else 1
 
 

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(HERE)]
 
-import core_step  # noqa: E402 (the folders of the tree come first)
+import record  # noqa: E402 (the folders of the tree come first)
 
 from foxhunt_rt.config import Config  # noqa: E402
 from foxhunt_rt.dqn.features import FEATURES  # noqa: E402
@@ -41,7 +40,7 @@ ARMS = ("core", *(name for name, _ in FEATURES), *COLLECTION, "full", "noise")
 #: What an arm cannot do without.
 NEEDED = {
     "depth": ["network.residual=true"],
-    "adaptive_gamma": ["epoch.enabled=true"],
+    "adaptive_gamma": ["epoch.enabled=true", "loss.gamma=0.95"],  # 0.99, that of core, is the most it may become
     "homeostat": ["epoch.enabled=true"],
 }
 
@@ -107,15 +106,13 @@ def show(found: Sequence[dict[str, Any]]) -> None:
             print(f"{arm:14} {share.mean():27.3f} {spread} {against}   {' '.join(f'{s:.3f}' for s in share)}")
 
 
-def keep(record: dict[str, Any], path: Path, work: Sequence[tuple[str, int]]) -> None:
+def keep(done: dict[str, Any], work: Sequence[tuple[str, int]], out: Path) -> Path:
     """Write what is there, in the order of the work: a run that is cut off leaves what it had."""
-    record["results"].sort(key=lambda f: work.index((f["arm"], f["seed"])))
-    for f in record["results"]:
+    done["results"].sort(key=lambda f: work.index((f["arm"], f["seed"])))
+    for f in done["results"]:
         if "error" not in f:
-            record["driver"], record["device"] = f["driver"], f["device"]
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=1) + "\n")
-    part.replace(path)
+            done["driver"], done["device"] = f["driver"], f["device"]
+    return record.write(done, out)
 
 
 def main() -> None:
@@ -125,7 +122,7 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="laid over every arm; may be repeated"
     )
-    parser.add_argument("--out", type=Path, default=HERE / "results")
+    record.add_out(parser)
     parser.add_argument("--one", choices=ARMS, help=argparse.SUPPRESS)
     parser.add_argument("arms", nargs="*", default=[], metavar="arm", help=f"of {', '.join(ARMS)}; default: all")
     args = parser.parse_args()
@@ -135,17 +132,13 @@ def main() -> None:
     if unknown := [arm for arm in args.arms if arm not in ARMS]:
         parser.error(f"{unknown[0]} is no arm; choose of {', '.join(ARMS)}")
     began = time.perf_counter()
-    stamp = datetime.now(timezone.utc)
-    record: dict[str, Any] = {"benchmark": "learning", "commit": core_step.commit(), "device": "none", "driver": "none",
-                              "date": stamp.isoformat(timespec="seconds"), "set": args.set, "results": []}  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"learning-{stamp:%Y%m%dT%H%M%S}.json"
+    done = record.begin("learning", set=args.set, results=[])
     work = list(itertools.product(args.arms or ARMS, args.seeds))
     with ThreadPoolExecutor(args.jobs) as pool:
-        for done in as_completed([pool.submit(started, arm, seed, args.set) for arm, seed in work]):
-            record["results"].append(done.result())
-            keep(record, path, work)
-    found = record["results"]
+        for future in as_completed([pool.submit(started, arm, seed, args.set) for arm, seed in work]):
+            done["results"].append(future.result())
+            path = keep(done, work, args.out)
+    found = done["results"]
     show(found)
     print(f"{len(found)} trainings in {time.perf_counter() - began:.0f} s")
     print(path)

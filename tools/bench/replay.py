@@ -1,4 +1,4 @@
-"""What sampling and new priorities cost by capacity and batch: python tools/bench/replay.py [--json FILE]
+"""What sampling and new priorities cost by capacity and batch: python tools/bench/replay.py
 
 Each figure is the median time of one node in a chain of nodes in one graph, so the cost of a dependent node is in it. Every node
 draws other rows (its step_block has its own rng_step), so a large ring is read from memory, not from the cache.
@@ -7,7 +7,6 @@ draws other rows (its step_block has its own rng_step), so a large ring is read 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -15,12 +14,15 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
-from foxhunt_rt.driver import Buffer
-from foxhunt_rt.graph import Runtime, StepGraph
-from foxhunt_rt.kernels import abi
-from foxhunt_rt.replay import Batch, Replay
+import record  # noqa: E402 (the folders of the tree come first)
+
+from foxhunt_rt.driver import Buffer  # noqa: E402
+from foxhunt_rt.graph import Runtime, StepGraph  # noqa: E402
+from foxhunt_rt.kernels import abi  # noqa: E402
+from foxhunt_rt.replay import Batch, Replay  # noqa: E402
 
 FEATURES, PORTFOLIO, BARS, N_STEP = 60, 4, 60_000, 3
 
@@ -99,7 +101,7 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write every sample here")
+    record.add_out(parser)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--capacities", type=int, nargs="+", default=[1 << 16, 1 << 20, 1 << 24])
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 512, 4096])
@@ -113,8 +115,7 @@ def main() -> None:
             print(f"capacity {capacity:10,}  batch {size:6,}  per_sample {np.median(sample):7.2f}  "
                   f"per_priority {np.median(update):7.2f}")  # fmt: skip
             results.append({"capacity": capacity, "batch": size, "per_sample_us": sample, "per_priority_us": update})
-    if args.json:
-        args.json.write_text(json.dumps({"driver": rt.driver_kind, "nodes": args.nodes, "results": results}, indent=1))
+    print(record.write(record.begin("replay", rt, nodes=args.nodes, results=results), args.out))
 
 
 if __name__ == "__main__":

@@ -18,14 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
-import subjects
+import record  # noqa: E402 (the folders of the tree come first)
+import subjects  # noqa: E402
 
-import foxhunt_rt as fx
-from foxhunt_rt.config import Config
-from foxhunt_rt.graph import StepGraph, StepPlan, outline
+import foxhunt_rt as fx  # noqa: E402
+from foxhunt_rt.config import Config  # noqa: E402
+from foxhunt_rt.graph import StepGraph, StepPlan, outline  # noqa: E402
 
 
 def undivided(rt: fx.Runtime, plan: StepPlan) -> StepGraph:
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--trunk", default="64,64", help="widths of its layers")
     parser.add_argument("--drawn", type=int, default=64, help="rows of a batch")
+    record.add_out(parser)
     args = parser.parse_args()
     rt = fx.Runtime()
     config = Config.profile("full").with_set([f"network.hidden={args.trunk}", f"replay.batch={args.drawn}",
@@ -74,6 +76,7 @@ def main() -> None:
         info, us = graph.info(), found[name]
         print(f"{name:10} {len(graph.plan.children):3d} graph children, {info['nodes']} nodes, longest chain "
               f"{info['longest_chain']}, {np.median(us):8.2f} us a step ({min(us):.2f} to {max(us):.2f})")  # fmt: skip
+    print(record.write(record.begin("undivided", rt, trunk=args.trunk, drawn=args.drawn, us=found), args.out))
     arms["undivided"].close()
     learner.close()
 
