@@ -36,7 +36,7 @@ typedef struct {
     int32_t a_at;            //@
     int32_t d_at;            //@
     int32_t norm_at;         //@
-    uint32_t pad0_;          //@ pad
+    int32_t tile;            //@ positions whose activations a block holds at once
 } mamba_scan_args;
 
 /* The way back in pass 0: from the gradient by gated to those by proj, z and the small parameters. Block b owns rows
@@ -73,6 +73,8 @@ typedef struct {
     int32_t a_at;            //@
     int32_t d_at;            //@
     int32_t norm_at;         //@
+    int32_t tile;            //@ positions whose activations a block holds at once
+    uint32_t pad0_;          //@ pad
 } mamba_scan_backward_args;
 
 /* The metrics from the sums of the blocks. Grid (1). */

@@ -58,10 +58,18 @@ FX_HOST_FN float fx_host_logf(float x) {
     return x < 0.0f || x != x ? __builtin_nanf("") : y;
 }
 
+// log(1 + x) from log(u), u = 1 + x rounded, by what the rounding of u left out (Goldberg 1991, theorem 4); about 2 ulp for x > -1/2.
+FX_HOST_FN float fx_host_log1pf(float x) {
+    float u = 1.0f + x, d = u - 1.0f;
+    float y = fx_host_logf(u) * (x / d);
+    return d == 0.0f ? x : (u == INFINITY ? u : y);
+}
+
 #define fmaxf fx_host_fmaxf
 #define fminf fx_host_fminf
 #define expf fx_host_expf
 #define logf fx_host_logf
+#define log1pf fx_host_log1pf
 #define __expf fx_host_expf  // macros: glibc declares functions of these names
 #define __logf fx_host_logf
 #define __powf powf

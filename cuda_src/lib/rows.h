@@ -88,6 +88,43 @@ FX_DEVICE void lane_sums(int n, [[maybe_unused]] int count, float (&sum)[M], F f
 #endif
 }
 
+// Prefix sums over a row: to(i, f(i), sum of f(k), k < i) for each i < n, by the lane of i.
+template <class F, class G>
+FX_DEVICE void lane_scan(int n, F f, G to) {
+    float before = 0.0f;
+#ifdef FX_GPU
+    const int lane = (int)threadIdx.x & 31;
+    for (int base = 0; base < n; base += 32) {
+        const int i = base + lane;
+        const float v = i < n ? f(i) : 0.0f;
+        float sum = v;
+#pragma unroll
+        for (int d = 1; d < 32; d <<= 1) {
+            const float s = __shfl_up_sync(0xffffffffu, sum, d);
+            if (lane >= d) sum += s;
+        }
+        const float s = __shfl_up_sync(0xffffffffu, sum, 1);
+        if (i < n) to(i, v, before + (lane ? s : 0.0f));
+        before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+#else
+    for (int i = 0; i < n; ++i) {
+        const float v = f(i);
+        to(i, v, before);
+        before += v;
+    }
+#endif
+}
+
+// What a row's lanes have added up each, together.
+FX_DEVICE float lane_total(float v) {
+#ifdef FX_GPU
+    return warp_combine(v, op_sum());
+#else
+    return v;
+#endif
+}
+
 // Softmax of the row x(i), i < n, in two passes (largest value, then sums): sum = sum_i exp(x_i - top), and the
 // expectation of value(i) under it. A NaN anywhere makes both NaN (top leaves it out, the sum does not).
 struct softmax_row {

@@ -9,15 +9,25 @@
 //   y_L = sum_t q_t (C_L . B_t) x_t + d x_L,   q_t = dt_t exp(A sum_{k>t} dt_k)
 //
 // so the state, N x D numbers a head, is never formed: L (N + H D) multiply-adds instead of L H N D.
+//
+// A block keeps the activations of `tile` positions in shared memory, made once and all at once: nothing but the sums of steps
+// behind (or before) a position has an order, and those are scans of L numbers a head.
 #pragma once
+#include "lib/copy_async.h"
 #include "lib/kernel.h"
+#include "lib/reduce.h"
+#include "lib/rows.h"
 
 namespace fx {
 
 constexpr float NORM_EPS = 1e-5f;  // of the RMS norm, as in the authors' code
+constexpr int USUAL_CONV = 4;      // width of the convolution that has code of its own, its taps in registers
 
-FX_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-FX_DEVICE float silu(float x) { return x / (1.0f + expf(-x)); }
+// __fdividef: 2 ulp; a denominator beyond 2^126, where it gives 0, is one of a sigmoid that is 0 in f32 too.
+FX_DEVICE float sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + expf(-x));
+}
+FX_DEVICE float silu(float x) { return x * sigmoid(x); }
 FX_DEVICE float silu_gradient(float x) {
     const float s = sigmoid(x);
     return s * (1.0f + x * (1.0f - s));
@@ -63,6 +73,78 @@ struct mamba {
     FX_DEVICE float raw_step(const float *proj, int t, int h) const {
         return proj[t * Wp + C + h] + dt_bias[h];
     }
+
+    // act = silu(convolution) of the first `channels` channels at positions [from, to), row t - from of (to - from, ld), and where
+    // wanted slope = silu'.
+    FX_DEVICE void activate(const float *proj, int from, int to, int channels, float *act, float *slope, int ld) const {
+#ifdef FX_GPU
+        if (W == USUAL_CONV) activate_columns<USUAL_CONV>(proj, from, to, channels, act, slope, ld);
+        else activate_columns<0>(proj, from, to, channels, act, slope, ld);
+#else
+        for (int t = from; t < to; ++t) {
+            float *__restrict x = act + (t - from) * ld;
+            for (int c = 0; c < channels; ++c) x[c] = bias[c];
+            for (int j = max(0, W - 1 - t); j < W; ++j) {
+                const float *w = conv + j * Cp, *u = proj + (t - W + 1 + j) * Wp;
+                for (int c = 0; c < channels; ++c) x[c] += w[c] * u[c];
+            }
+            if (slope) {
+                float *__restrict d = slope + (t - from) * ld;
+                for (int c = 0; c < channels; ++c) {
+                    const float s = sigmoid(x[c]);
+                    d[c] = s * (1.0f + x[c] * (1.0f - s));
+                    x[c] *= s;
+                }
+            } else {
+                for (int c = 0; c < channels; ++c) x[c] = silu(x[c]);
+            }
+        }
+#endif
+    }
+
+#ifdef FX_GPU
+    template <int TAPS>  // 0: W
+    FX_DEVICE void activate_columns(const float *proj, int from, int to, int channels, float *act, float *slope,
+                                 int ld) const {
+        FX_LANES(c, channels) {
+            float w[TAPS > 0 ? TAPS : 1], b = bias[c];
+#pragma unroll
+            for (int j = 0; j < TAPS; ++j) w[j] = conv[j * Cp + c];
+            FX_ROWS(i, to - from) {
+                const int t = from + i;
+                float s = b;
+                if constexpr (TAPS > 0) {
+#pragma unroll
+                    for (int j = 0; j < TAPS; ++j) {
+                        const int k = t - TAPS + 1 + j;
+                        s += k >= 0 ? w[j] * proj[k * Wp + c] : 0.0f;
+                    }
+                } else {
+                    s = convolved(proj, t, c);
+                }
+                const float g = sigmoid(s);
+                act[i * ld + c] = s * g;
+                if (slope) slope[i * ld + c] = g * (1.0f + s * (1.0f - g));
+            }
+        }
+    }
+#endif
 };
+
+// sum_i f(i), i < n, by one thread: four sums side by side on a GPU.
+template <class F>
+FX_DEVICE float thread_sum(int n, F f) {
+#ifdef FX_GPU
+    float s[4] = {};
+    int i = 0;
+    for (; i + 4 <= n; i += 4)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) s[k] += f(i + k);
+    for (; i < n; ++i) s[0] += f(i);
+    return (s[0] + s[1]) + (s[2] + s[3]);
+#else
+    return block_sum(n, f);
+#endif
+}
 
 }  // namespace fx

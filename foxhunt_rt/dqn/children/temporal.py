@@ -26,7 +26,9 @@ from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 
 _THREADS = 128
-_SHARED_BYTES = 48 << 10  # what every device gives a block
+_SHARED_FLOATS = (48 << 10) // 4  # what every device gives a block
+#: Threads of a block of the scans: where blocks are few a row's latency counts, where they are many how many of them fit.
+_SCAN_THREADS, _BACKWARD_THREADS, _FEW_BLOCKS = (256, 128), (512, 256), 264  # 2 blocks a multiprocessor of an H200
 _MOST_BLOCKS = 256  # of mamba_scan_backward: as many partial gradients of the small parameters
 _PRODUCTS = ("in_proj", "z_proj", "out_proj")
 #: Small parameters, side by side behind the products, in the order of the kernels' offsets.
@@ -135,30 +137,39 @@ class MambaBlock(InputBlock):
         product("z_proj", rows, x, made["z"])
         others = [None] * (3 - len(x))
         states = dict(zip(("x0", "x1", "x2"), [*x, *others], strict=True))
-        child.launch("mamba_scan", (rows, len(x)), (_THREADS,), shared=self.shared_bytes(layout, backward=False), args=dict(
+        tile, shared = self.tile(layout, backward=False)
+        threads = _SCAN_THREADS[rows * len(x) > _FEW_BLOCKS]
+        child.launch("mamba_scan", (rows, len(x)), (threads,), shared=shared, args=dict(
             proj=made["proj"], z=made["z"], **states, length0=passes[0].windows.length,
             length1=passes[1].windows.length if len(x) > 1 else None, theta=self.cut_small(layout, theta),
             target=None if target is None else self.cut_small(layout, target), out=work.out, gated=made["gated"], y=made["y"],
-            memory=made["memory"], passes=len(x), R=rows, Sp=layout.state_padded, **sizes,
+            memory=made["memory"], passes=len(x), R=rows, Sp=layout.state_padded, tile=tile, **sizes,
             **self.small_args(layout)))  # fmt: skip
         product("out_proj", rows, [matrices(made["gated"], p, 1) for p in range(len(x))], work.out, residual=True)
 
-    def shared_bytes(self, layout: NetworkLayout, *, backward: bool) -> int:
-        """Dynamic shared memory of a kernel.
+    def tile(self, layout: NetworkLayout, *, backward: bool) -> tuple[int, int]:
+        """Positions that a block of a kernel holds at once, the window if it fits; and the bytes of dynamic shared memory.
 
         Raises
         ------
         ConfigError
-            More than every device has.
+            Not one position fits in what every device has.
         """
-        window, heads, inner = self.window, self.heads, self.sizes["Ip"]
-        floats = self.state_dim + window + window * heads + inner
+        sizes, window, heads, states = self.sizes, self.window, self.heads, self.state_dim
+        row, inner = sizes["Cp"] + 1, sizes["Ip"]  # as in mamba.cu
+        fixed, rows = states + window + window * heads + 2 * inner + heads, 1
         if backward:
-            floats += self.small_args(layout)["P"] + window + 2 * window * heads
-        if 4 * floats > _SHARED_BYTES:
-            raise ConfigError(f"temporal takes {4 * floats} bytes of shared memory, above {_SHARED_BYTES}; lower "
-                              "network.window, temporal.heads or temporal.head_dim")  # fmt: skip
-        return 4 * floats
+            fixed = self.small_args(layout)["P"] + 3 * states + 2 * window + 5 * window * heads + inner
+            fixed += (self.conv - 1) * row
+            rows = 2
+        whole = fixed + window * sizes["Wp"] + rows * window * row
+        if whole <= _SHARED_FLOATS:
+            return window, 4 * whole
+        tile = min((_SHARED_FLOATS - fixed) // (rows * row), window - 1)
+        if tile < 1:
+            raise ConfigError(f"temporal takes {4 * (fixed + rows * row)} bytes of shared memory, above "
+                              f"{4 * _SHARED_FLOATS}; lower network.window, temporal.heads or temporal.head_dim")  # fmt: skip
+        return tile, 4 * (fixed + rows * tile * row)
 
 
 class Temporal(Extension):
@@ -230,15 +241,15 @@ class Temporal(Extension):
         def product(name: str, x: Buffer, dy: Buffer, dx: Buffer | None = None) -> None:
             gradients.record(child, name, theta, made["partial"], x, dy, dx)
 
-        shared = block.shared_bytes(layout, backward=True)
+        tile, shared = block.tile(layout, backward=True)
         reads = [theta[begin:stop], inputs.x, *inputs.windows.buffers(), gradient, work.out, *kept.values(), runs]
         with step.block_backward(self.name, reads, [*made.values(), *group.gradient]) as child:
             product("out_proj", matrices(work.scratch["gated"], 0, 1), gradient, made["dgated"])
-            child.launch("mamba_scan_backward", (blocks,), (_THREADS,), shared=shared, args=dict(
+            child.launch("mamba_scan_backward", (blocks,), (_BACKWARD_THREADS[blocks > _FEW_BLOCKS],), shared=shared, args=dict(
                 **{name: flat(kept[name]) for name in ("proj", "z", "y", "memory")}, dgated=made["dgated"], x=inputs.x,
                 out=matrices(work.out, 0, 1), length=inputs.windows.length, theta=block.cut_small(layout, theta),
                 dproj=made["dproj"], dz=made["dz"], partial=made["partial"][at:], stats=made["stats"], R=rows, blocks=blocks,
-                rows_per_block=-(-rows // blocks), Sp=layout.state_padded, **sizes, **small))  # fmt: skip
+                rows_per_block=-(-rows // blocks), Sp=layout.state_padded, tile=tile, **sizes, **small))  # fmt: skip
             product("in_proj", past, made["dproj"])
             product("z_proj", inputs.x, made["dz"])
             group.record_squares(child, made["partial"], runs)

@@ -15,8 +15,10 @@ from foxhunt_rt import Runtime
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn import NetworkLayout
 from foxhunt_rt.dqn.blocks import BlockInputs, BlockWorkspace
+from foxhunt_rt.dqn.children import temporal
 from foxhunt_rt.dqn.children.causal import Causal
 from foxhunt_rt.dqn.children.temporal import MambaBlock, Temporal
+from foxhunt_rt.graph.child import KernelOp
 from foxhunt_rt.replay import Windows
 
 from .. import feature_harness as harness
@@ -209,6 +211,45 @@ def test_metrics_move_with_their_causes(runtime: Runtime) -> None:
         shorter["temporal_length"] < 0.7 * plain["temporal_length"]
         and shorter["temporal_memory"] < plain["temporal_memory"]
     )
+
+
+@pytest.mark.parametrize(("settings", "tile"), [(SMALL, 2), ((*SMALL, "temporal.conv=4", "network.window=7"), 5),
+                                                ((*SMALL, "temporal.conv=5"), 1)])  # fmt: skip
+def test_windows_in_tiles(
+    runtime: Runtime, settings: tuple[str, ...], tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit in shared memory goes through tile by tile, with the same gradients; also where a tile is shorter than
+    the convolution's reach."""
+
+    def gradient(floats: int | None = None) -> dict[str, npt.NDArray[np.float32]]:
+        if floats is not None:
+            monkeypatch.setattr(temporal, "_SHARED_FLOATS", floats)
+        taken = take_step(runtime, dataclasses.replace(CASES[1], settings=(*CASES[1].settings, *settings)))
+        launch = next(op for child in taken.learner.graph.plan.children for op in child.ops
+                      if op.name == "mamba_scan_backward")  # fmt: skip
+        assert isinstance(launch, KernelOp)
+        assert launch.fields["tile"] == (launch.fields["L"] if floats is None else tile)
+        found = taken.learner.layout.unpack(taken.learner.grad.grad.to_numpy())
+        taken.learner.close()
+        return found
+
+    layout, block = layout_of(CASES[1].state_dim, settings)
+    whole = gradient()
+    row = block.sizes["Cp"] + 1
+    least = next(n for n in range(1, 1 << 14) if _fits(block, layout, n, monkeypatch))
+    tiled = gradient(least + 2 * row * (tile - 1))
+    for name, array in whole.items():
+        scale = float(np.abs(array).max())
+        np.testing.assert_allclose(tiled[name], array, rtol=1e-4, atol=2e-5 * scale, err_msg=name)
+
+
+def _fits(block: MambaBlock, layout: Any, floats: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    with monkeypatch.context() as patch:
+        patch.setattr(temporal, "_SHARED_FLOATS", floats)
+        try:
+            return block.tile(layout, backward=True)[0] >= 1
+        except ConfigError:
+            return False
 
 
 def test_shared_memory_is_refused_beyond_what_every_device_has(runtime: Runtime) -> None:
