@@ -190,10 +190,15 @@ size_t allocation_count() {
 }
 
 bool check_redzones(const char *after) {
+    // After every launch, up to a page an allocation: memcmp with itself, one byte on, is some ten times as fast as a loop.
+    auto whole = [](const char *p, const char *end) {
+        return p == end || ((unsigned char)*p == kPattern && !memcmp(p, p + 1, (size_t)(end - p) - 1));
+    };
     bool good = true;
     for (auto &[start, a] : allocations) {
         if (!a.guarded || a.freed) continue;
         const char *begin = a.map + kPage, *end = a.data + round_up(a.size, kGuardedAlign);
+        if (whole(begin, a.data) && whole(a.data + a.size, end)) continue;
         for (const char *p = begin; p < end; ++p) {
             if (p == a.data) p += a.size;
             if (p == end || (unsigned char)*p == kPattern) continue;
