@@ -102,6 +102,22 @@ def test_the_numbers_do_not_depend_on_how_blocks_and_launches_are_ordered(cli, s
         assert other["q_abs_max"] == results[0]["q_abs_max"]
 
 
+@pytest.mark.slow
+@pytest.mark.hostsim
+@pytest.mark.timeout(1800)
+def test_the_full_step_gives_the_same_bits_four_ways_under_five_shuffle_seeds(cli):
+    """Ungraphed, child by child, one launch, eight a launch, each in the order as recorded and in five others; the small
+    sibling is tests/known_failures/test_same_bits_in_any_order.py."""
+    verify = ("verify", "--profile", "full", "--steps", "8", "--set", "train.steps_per_launch=8", "--json")
+    digests = set()
+    for seed in range(6):
+        found = cli(*verify, env={"FOXHUNT_HOSTSIM": f"seed={seed}" if seed else ""}, timeout=600)
+        assert found.code == 0, (seed, found.out, found.err)
+        assert found.json["bitwise_equal"] and len(found.json["modes"]) == 4
+        digests |= {mode["digest"] for mode in found.json["modes"]}
+    assert len(digests) == 1
+
+
 def test_a_guard_fault_has_its_own_exit_code(cli, small, tmp_path):
     done = cli("train", "--synthetic", *small, "--json", "--set", "optim.lr=1e30", "--set", "optim.lr_min=1e30")
     assert done.code == GUARD, done.err
