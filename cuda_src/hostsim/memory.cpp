@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,8 @@ constexpr size_t kQuarantineBytes = 1ull << 30;  // of address space, not of mem
 constexpr size_t kLarge = 1 << 16;
 
 std::map<const char *, Allocation> allocations;  // by start, the quarantined ones included
+// Those that are not freed, by start: a launch looks through them all, and the quarantined may be thousands.
+std::vector<const Allocation *> live;
 std::deque<const char *> quarantine;
 size_t quarantined = 0, used[kMostDevices] = {};  // used: bytes on each device
 unsigned long long next_id = 1;
@@ -71,6 +74,28 @@ std::map<const char *, Allocation>::iterator around(const void *p) {
     return it == allocations.begin() ? allocations.end() : --it;
 }
 
+std::vector<const Allocation *>::iterator live_from(const char *start) {
+    return std::lower_bound(live.begin(), live.end(), start,
+                            [](const Allocation *a, const char *p) { return a->data < p; });
+}
+
+const Allocation &keep(Allocation &&a) {
+    Allocation &kept = allocations[a.data] = std::move(a);
+    live.insert(live_from(kept.data), &kept);
+    return kept;
+}
+void no_longer_live(const Allocation &a) {
+    if (auto it = live_from(a.data); it != live.end() && *it == &a) live.erase(it);
+}
+
+// The first byte of [begin, end) that is not the pattern, or end. Runs after every launch, over up to a page an allocation:
+// memcmp with itself, one byte on, is some ten times as fast as a loop.
+const char *first_change(const char *begin, const char *end) {
+    auto as_it_was = [](char c) { return (unsigned char)c == kPattern; };
+    if (begin == end || (as_it_was(*begin) && !memcmp(begin, begin + 1, (size_t)(end - begin) - 1))) return end;
+    return std::find_if_not(begin, end, as_it_was);
+}
+
 const char *name_of(const Allocation &a) { return a.label.empty() ? "an allocation without label" : a.label.c_str(); }
 }  // namespace
 
@@ -95,8 +120,7 @@ CUresult allocate(size_t size, MemoryKind kind, unsigned flags, Context *context
     if (options.poison && kind == MemoryKind::device) fill_poison(a.data, size);
     if (kind == MemoryKind::host && !a.map) memset(a.data, 0, size);
     if (kind == MemoryKind::device) used[context->device] += size;
-    *out = a.data;
-    allocations[a.data] = a;
+    *out = keep(std::move(a)).data;
     return CUDA_SUCCESS;
 }
 
@@ -110,7 +134,7 @@ CUresult register_host(void *p, size_t size, unsigned flags, Context *context) {
     a.flags = flags;
     a.context = context;
     a.id = next_id++;
-    allocations[a.data] = a;
+    keep(std::move(a));
     return CUDA_SUCCESS;
 }
 
@@ -122,15 +146,21 @@ void register_global(void *p, size_t size, Context *context) {
     a.context = context;
     a.id = next_id++;
     a.label = "a module variable";
-    allocations[a.data] = a;
+    keep(std::move(a));
 }
-void forget_global(void *p) { allocations.erase(static_cast<char *>(p)); }
+void forget_global(void *p) {
+    auto it = allocations.find(static_cast<char *>(p));
+    if (it == allocations.end()) return;
+    no_longer_live(it->second);
+    allocations.erase(it);
+}
 
 CUresult release(void *p, MemoryKind kind) {
     auto it = allocations.find(static_cast<char *>(p));
     if (it == allocations.end() || it->second.freed || it->second.kind != kind) return CUDA_ERROR_INVALID_VALUE;
     Allocation &a = it->second;
     if (kind == MemoryKind::device) used[a.context->device] -= a.size;
+    no_longer_live(a);
     if (!a.guarded) {
         unmap(a);
         allocations.erase(it);
@@ -153,8 +183,8 @@ CUresult release(void *p, MemoryKind kind) {
 
 void release_all(Context *context) {
     std::deque<std::pair<char *, MemoryKind>> mine;
-    for (auto &[start, a] : allocations)
-        if (a.context == context && !a.freed) mine.emplace_back(a.data, a.kind);
+    for (const Allocation *a : live)
+        if (a->context == context) mine.emplace_back(a->data, a->kind);
     for (auto [p, kind] : mine) release(p, kind);
 }
 
@@ -177,38 +207,25 @@ size_t device_bytes_total() {
 }
 size_t device_bytes_used(int device) { return used[device]; }
 
-std::vector<const Allocation *> live_allocations() {
-    std::vector<const Allocation *> found;
-    for (auto &[start, a] : allocations)
-        if (!a.freed) found.push_back(&a);
-    return found;
-}
+const std::vector<const Allocation *> &live_allocations() { return live; }
 size_t allocation_count() {
     size_t n = 0;
-    for (const Allocation *a : live_allocations()) n += a->kind == MemoryKind::device || a->kind == MemoryKind::host;
+    for (const Allocation *a : live) n += a->kind == MemoryKind::device || a->kind == MemoryKind::host;
     return n;
 }
 
 bool check_redzones(const char *after) {
-    // After every launch, up to a page an allocation: memcmp with itself, one byte on, is some ten times as fast as a loop.
-    auto whole = [](const char *p, const char *end) {
-        return p == end || ((unsigned char)*p == kPattern && !memcmp(p, p + 1, (size_t)(end - p) - 1));
-    };
     bool good = true;
-    for (auto &[start, a] : allocations) {
-        if (!a.guarded || a.freed) continue;
-        const char *begin = a.map + kPage, *end = a.data + round_up(a.size, kGuardedAlign);
-        if (whole(begin, a.data) && whole(a.data + a.size, end)) continue;
-        for (const char *p = begin; p < end; ++p) {
-            if (p == a.data) p += a.size;
-            if (p == end || (unsigned char)*p == kPattern) continue;
-            report("kernel %s: wrote %zu bytes %s %s (%zu bytes)", after,
-                   (size_t)(p < a.data ? a.data - p : p - (a.data + a.size)), p < a.data ? "before" : "behind",
-                   name_of(a), a.size);
-            *const_cast<char *>(p) = (char)kPattern;
-            good = false;
-            break;
-        }
+    for (const Allocation *a : live) {
+        if (!a->guarded) continue;
+        const char *behind = a->data + a->size, *end = a->data + round_up(a->size, kGuardedAlign);
+        const char *p = first_change(a->map + kPage, a->data);
+        bool before = p != a->data;
+        if (!before && (p = first_change(behind, end)) == end) continue;
+        report("kernel %s: wrote %zu bytes %s %s (%zu bytes)", after, (size_t)(before ? a->data - p : p - behind),
+               before ? "before" : "behind", name_of(*a), a->size);
+        *const_cast<char *>(p) = (char)kPattern;
+        good = false;
     }
     return good;
 }

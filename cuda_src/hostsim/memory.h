@@ -45,7 +45,7 @@ size_t device_bytes_total();
 size_t device_bytes_used(int device);
 size_t allocation_count();  // device and host memory that the driver gave and that is not freed
 // Every piece of memory that kernels may touch, in the order of addresses.
-std::vector<const Allocation *> live_allocations();
+const std::vector<const Allocation *> &live_allocations();
 
 void fill_poison(void *p, size_t size);                         // signalling NaN patterns
 bool check_redzones(const char *after);                         // false: a pattern was overwritten; reported
