@@ -1,6 +1,6 @@
 /* The optimizer: fixed-order reduction of a split gradient, and AdamW with clip and Polyak target in one pass. */
 
-/* grad = sum of the partial gradients in ascending order, run by run; norm_part[block] = sum of squares of the block's
+/* grad = sum of the partial gradients in a fixed order, run by run; norm_part[block] = sum of squares of the block's
  * elements. Without runs: the squares of `done` alone. */
 typedef struct {
     const float *part;     //@ in f32[parts] if_any        partial gradients, at the places that the runs name
@@ -13,7 +13,7 @@ typedef struct {
     int32_t n_runs;        //@ 0: all of it is in done
     int32_t blocks;        //@ = gridDim.x; block i owns elements [i*per_block, (i+1)*per_block)
     int32_t per_block;     //@ multiple of 16
-    uint32_t pad0_;        //@ pad
+    int32_t share;         //@ 1 or 8: threads of a GPU that share the partial gradients of a vector
 } grad_reduce_args;
 
 typedef struct {

@@ -6,11 +6,18 @@
 // Bytes: reads and writes L*Sp floats a window. Launch: replay_windows grid (2*B,), window_push grid (E,), any block.
 #include "lib/kernel.h"
 #include "lib/reduce.h"
+#include "lib/rows.h"
 
 #include "abi/types.h"
 
 #include "abi/replay.h"
 #include "replay/sum_tree.h"
+
+namespace {
+
+constexpr int POSITIONS = 256;  // of which the rows are looked up at once
+
+}  // namespace
 
 FX_KERNEL_ANYBLOCK(replay_windows) {
     const int k = (int)blockIdx.x % a.B, next = (int)blockIdx.x / a.B, L = a.L;
@@ -37,27 +44,48 @@ FX_KERNEL_ANYBLOCK(replay_windows) {
             return there ? L : i + 1;
         });
         int steps = 0;
-        if (next) {  // s' is behind the n-step window's last row
-            while (taken && steps + 1 < a.n_step && !a.rows[last].ended)
-                last = fx::ring_forward(last, stride, a.capacity), ++steps;
+        if (next && taken) {  // s' is behind the n-step window's last row: the first that ends an episode, or the n-th
+            steps = fx::block_reduce(a.n_step - 1, a.n_step - 1, fx::op_min(), [&](int i) {
+                const int at = fx::ring_forward(origin, (int)((int64_t)i * stride % a.capacity), a.capacity);
+                return a.rows[at].ended ? i : a.n_step - 1;
+            });
+            last = fx::ring_forward(origin, (int)((int64_t)steps * stride % a.capacity), a.capacity);
         }
         length = min(L, held + (next ? steps + 1 : 0));
     }
-    FX_FOR(q, L * a.Sp) {
-        const int l = q / a.Sp, c = q % a.Sp, j = L - 1 - l;
-        float x = 0.0f;
-        if (j == 0 || (j < length && c >= a.goal && c < a.goal + a.goal_width)) {
-            x = present[c];
-        } else if (j < length && c < a.S) {
-            const int past = j - next;  // s itself stands in the row, taken or not
-            const int64_t at =
-                past == 0 && !taken ? row : fx::ring_back(last, (int)((int64_t)past * stride % a.capacity), a.capacity);
-            if (a.state) x = a.state[at * a.S + c];
-            else if (c < a.F) x = a.features[(int64_t)a.rows[at].feature_row * a.table + c];
-            else x = a.portfolio[at * 2 * a.P + c - a.F];
-            if (sign) x *= sign[c];
+    __shared__ int source[POSITIONS];  // rows of the ring that the positions are; negative: none
+    for (int begin = 0; begin < L; begin += POSITIONS) {
+        const int count = min(POSITIONS, L - begin);
+        FX_FOR(i, count) {
+            const int j = L - 1 - begin - i, past = j - next;  // s itself stands in the row, taken or not
+            const bool here = past == 0 && !taken;
+            source[i] = j == 0 || j >= length ? -1
+                        : here ? row
+                               : fx::ring_back(last, (int)((int64_t)past * stride % a.capacity), a.capacity);
         }
-        window[q] = x;
+        __syncthreads();
+        FX_ROWS(i, count) {
+            const int l = begin + i, at = source[i];
+            const bool held = l == L - 1 || at >= 0;
+            float *to = window + (int64_t)l * a.Sp;
+            const float *whole = a.state ? a.state + (int64_t)max(at, 0) * a.S : nullptr;
+            const float *table = nullptr, *own = nullptr;
+            if (!whole && at >= 0) {
+                table = a.features + (int64_t)a.rows[at].feature_row * a.table;
+                own = a.portfolio + (int64_t)at * 2 * a.P - a.F;
+            }
+            FX_LANES(c, a.Sp) {
+                float x = 0.0f;
+                if (l == L - 1 || (held && c >= a.goal && c < a.goal + a.goal_width)) {
+                    x = present[c];
+                } else if (held && c < a.S) {
+                    x = whole ? whole[c] : (c < a.F ? table[c] : own[c]);
+                    if (sign) x *= sign[c];
+                }
+                to[c] = x;
+            }
+        }
+        __syncthreads();  // source is free
     }
     FX_FOR(one, 1) (next ? a.next_length : a.length)[k] = length;
 }

@@ -17,6 +17,7 @@
 #include "lib/kernel.h"
 #include "lib/reduce.h"
 #include "lib/rows.h"
+#include "lib/thread_sum.h"
 
 namespace fx {
 
@@ -130,21 +131,5 @@ struct mamba {
     }
 #endif
 };
-
-// sum_i f(i), i < n, by one thread: four sums side by side on a GPU.
-template <class F>
-FX_DEVICE float thread_sum(int n, F f) {
-#ifdef FX_GPU
-    float s[4] = {};
-    int i = 0;
-    for (; i + 4 <= n; i += 4)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) s[k] += f(i + k);
-    for (; i < n; ++i) s[0] += f(i);
-    return (s[0] + s[1]) + (s[2] + s[3]);
-#else
-    return block_sum(n, f);
-#endif
-}
 
 }  // namespace fx

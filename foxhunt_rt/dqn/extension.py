@@ -140,12 +140,16 @@ class GroupView:
         first, last = self.groups.parts_of(self.group.name)
         return [self.buffers.grad[begin:stop], self.buffers.norm_part[first:last]]
 
-    def record_squares(self, child: Child, partial: Buffer | None = None, runs: Buffer | None = None) -> None:
+    def record_squares(self, child: Child, partial: Buffer | None = None, runs: Buffer | None = None,
+                       most_parts: int = 0) -> None:  # fmt: skip
         """Records one launch that squares the group's gradient for the clip: in the child that wrote it, as the last launch.
 
-        With ``partial`` and ``runs`` it first adds gradients that were made in parts: see `Groups.record_squares`.
+        With ``partial``, ``runs`` and ``most_parts`` it first adds gradients that were made in parts: see
+        `Groups.record_squares`.
         """
-        self.groups.record_squares(child, self.group, self.buffers.grad, self.buffers.norm_part, partial, runs)
+        self.groups.record_squares(
+            child, self.group, self.buffers.grad, self.buffers.norm_part, partial, runs, most_parts
+        )
 
     def _of(self, flat: Buffer, tensor: str) -> Buffer:
         for segment in self.segments:

@@ -17,9 +17,8 @@ from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 
 _THREADS = 256
-_PER_BLOCK = (
-    1024  # elements of a group that a block squares: a vector a thread, whose partial gradients it adds in turn
-)
+#: Elements of a group that a block squares: a vector a thread, whose partial gradients it adds in turn, or shares with seven others.
+_PER_BLOCK, _SHARED_THREADS, _MANY_PARTS = 1024, 1024, 32
 
 
 class Groups:
@@ -69,7 +68,7 @@ class Groups:
             yield (segments[0].offset, decay_end, *own, group.lr_factor, group.max_grad_norm or 0.0)
 
     def record_squares(self, child: Child, group: ParameterGroup, grad: Buffer, norm_part: Buffer,
-                       partial: Buffer | None = None, runs: Buffer | None = None) -> None:  # fmt: skip
+                       partial: Buffer | None = None, runs: Buffer | None = None, most_parts: int = 0) -> None:  # fmt: skip
         """Records the sum of squares of a group's gradient, one launch: after the last one that writes that gradient.
 
         Parameters
@@ -84,13 +83,17 @@ class Groups:
             f32 partial gradients, which this launch adds first.
         runs : Buffer, optional
             grad_run (n,), with ``partial``: where they lie and belong, in floats from the start of the group.
+        most_parts : int
+            Partial gradients that a run has at most.
         """
         begin, stop = self.layout.group_range(group.name)
         first, last = self._parts[group.name]
-        child.launch("grad_reduce", grid=(last - first,), block=(_THREADS,), args=dict(
+        threads = _SHARED_THREADS if most_parts >= _MANY_PARTS else _THREADS
+        child.launch("grad_reduce", grid=(last - first,), block=(threads,), args=dict(
             part=partial, done=grad[begin:stop], grad=grad[begin:stop] if partial is not None else None,
             norm_part=norm_part[first:last], runs=runs, n=stop - begin, parts=partial.size if partial is not None else 0,
-            n_runs=runs.size if runs is not None else 0, blocks=last - first, per_block=_PER_BLOCK))  # fmt: skip
+            n_runs=runs.size if runs is not None else 0, blocks=last - first, per_block=_PER_BLOCK,
+            share=8 if threads > _THREADS else 1))  # fmt: skip
 
 
 def uniform_bound(inputs: int) -> float:

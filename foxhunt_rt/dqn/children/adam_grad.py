@@ -279,7 +279,7 @@ def reduce(child: Child, grad: Buffer, buffers: AdamGradBuffers) -> None:
     child.launch("grad_reduce", (blocks,), (_REDUCE_THREADS,),
                  dict(part=buffers.partial, done=grad, grad=grad, norm_part=buffers.norm_part[:blocks], runs=buffers.runs,
                       n=grad.size, parts=buffers.partial.size, n_runs=buffers.runs.size, blocks=blocks,
-                      per_block=_reduce_block(grad.size)))  # fmt: skip
+                      per_block=_reduce_block(grad.size), share=1))  # fmt: skip
 
 
 def _reduce_block(size: int) -> int:

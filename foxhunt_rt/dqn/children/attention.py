@@ -25,6 +25,10 @@ from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 
 _THREADS = 128
+_WIDE, _FEW_BLOCKS = (
+    256,
+    264,
+)  # threads of a block where there are few: the positions of a row are all under way at once
 _SHARED_BYTES = 48 << 10  # what every device gives a block
 _PRODUCTS = ("q_proj", "kv_proj", "out_proj")
 
@@ -95,7 +99,7 @@ class AttentionBlock(InputBlock):
                               "attention.heads")  # fmt: skip
         forward_product(child, layers["q_proj"], rows, x, theta, target, made["no_bias"], made["q"])
         states = dict(zip(("x0", "x1", "x2"), [*x, *[None] * (3 - len(x))], strict=True))
-        child.launch("attention", (rows, len(x)), (_THREADS,), shared=4 * self.window * self.heads, args=dict(
+        child.launch("attention", (rows, len(x)), (_threads(rows * len(x)),), shared=4 * self.window * self.heads, args=dict(
             q=made["q"], kv=made["kv"], **states, length0=passes[0].windows.length,
             length1=passes[1].windows.length if len(x) > 1 else None, weight=made["weight"], o=made["o"], out=work.out,
             passes=len(x), R=rows, Sp=layout.state_padded, **self.sizes))  # fmt: skip
@@ -176,7 +180,7 @@ class Attention(Extension):
                 gradients.record(child, name, theta, made["partial"], x, dy, dx, more)
 
             product("out_proj", kept["o"], gradient, made["d_o"])
-            child.launch("attention_backward", (rows,), (_THREADS,), shared=block.shared_bytes(), args=dict(
+            child.launch("attention_backward", (rows,), (_threads(rows),), shared=block.shared_bytes(), args=dict(
                 **{name: flat(kept[name]) for name in ("q", "kv", "weight")}, d_o=made["d_o"], x=inputs.x,
                 out=matrices(work.out, 0, 1), length=inputs.windows.length, dq=made["dq"], dkv=made["dkv"], stats=made["stats"],
                 R=rows, Sp=layout.state_padded, **sizes))  # fmt: skip
@@ -191,6 +195,10 @@ class Attention(Extension):
             "adam_grad.attention_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]
         ) as child:
             child.launch("attention_metrics", (1,), (_THREADS,), dict(stats=made["stats"], metrics=metrics, R=rows))
+
+
+def _threads(blocks: int) -> int:
+    return _WIDE if blocks <= _FEW_BLOCKS else _THREADS
 
 
 __all__ = ["Attention", "AttentionBlock"]

@@ -252,7 +252,7 @@ class Temporal(Extension):
                 rows_per_block=-(-rows // blocks), Sp=layout.state_padded, tile=tile, **sizes, **small))  # fmt: skip
             product("in_proj", past, made["dproj"])
             product("z_proj", inputs.x, made["dz"])
-            group.record_squares(child, made["partial"], runs)
+            group.record_squares(child, made["partial"], runs, blocks)
         metrics = step.metrics_of(self)
         with step.child(
             "adam_grad.temporal_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]
