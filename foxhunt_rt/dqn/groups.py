@@ -17,7 +17,7 @@ from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 
 _THREADS = 256
-#: Elements of a group that a block squares: a vector a thread, whose partial gradients it adds in turn, or shares with seven others.
+#: Elements of a group that a block squares: a vector a thread, whose partial gradients it adds in turn or, if many, shares.
 _PER_BLOCK, _SHARED_THREADS, _MANY_PARTS = 1024, 1024, 32
 
 
