@@ -1,8 +1,9 @@
 """forward.temporal and adam_grad.temporal: a Mamba-2 block in front of the trunk (docs/step/temporal.md).
 
-The way there, by three passes side by side: 1. in_proj on all positions of the windows, 2. z_proj on the state, 3. `mamba_scan`,
-a block a row, 4. out_proj, added to the state. The way back on s: 1. out_proj, 2. `mamba_scan_backward`, 3. in_proj, 4. z_proj,
-5. `grad_reduce`: what was split, and the squares of the group's gradient.
+The way there, by three passes side by side: forward.temporal_past: in_proj on all positions of the windows; beside it
+forward.temporal_gate: z_proj on the state; forward.temporal: 1. `mamba_scan`, a block a row, 2. out_proj, added to the state. The
+way back on s: 1. out_proj, 2. `mamba_scan_backward`, 3. in_proj, 4. z_proj, 5. `grad_reduce`: what was split, and the squares of the
+group's gradient.
 """
 
 from __future__ import annotations
@@ -126,15 +127,29 @@ class MambaBlock(InputBlock):
 
     def record(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
                passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
-        rows, layers, made, sizes = passes[0].x.shape[0], self.layers(layout), work.scratch, self.sizes
+        self.record_past(child, layout, theta, target, passes, work)
+        self.record_gate(child, layout, theta, target, passes, work)
+        self.record_scan(child, layout, theta, target, passes, work)
+
+    def record_past(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
+                    passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
+        """in_proj on all positions of the windows: one launch."""
+        rows = passes[0].x.shape[0] * self.window
+        past = [p.windows.states.view((rows, layout.state_padded)) for p in passes]
+        forward_product(child, self.layers(layout)["in_proj"], rows, past, theta, target, work.scratch["no_bias"],
+                        work.scratch["proj"])  # fmt: skip
+
+    def record_gate(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
+                    passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
+        """z_proj on the state: one launch, which in_proj does not wait for, nor it for in_proj."""
         x = [p.x for p in passes]
-        past = [p.windows.states.view((rows * self.window, layout.state_padded)) for p in passes]
+        forward_product(child, self.layers(layout)["z_proj"], x[0].shape[0], x, theta, target, work.scratch["no_bias"],
+                        work.scratch["z"])  # fmt: skip
 
-        def product(name: str, rows: int, inputs: Sequence[Buffer], y: Buffer, residual: bool = False) -> None:
-            forward_product(child, layers[name], rows, inputs, theta, target, made["no_bias"], y, residual=residual)
-
-        product("in_proj", rows * self.window, past, made["proj"])
-        product("z_proj", rows, x, made["z"])
+    def record_scan(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
+                    passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
+        """The scan, and out_proj onto the state: two launches."""
+        rows, made, sizes, x = passes[0].x.shape[0], work.scratch, self.sizes, [p.x for p in passes]
         others = [None] * (3 - len(x))
         states = dict(zip(("x0", "x1", "x2"), [*x, *others], strict=True))
         tile, shared = self.tile(layout, backward=False)
@@ -145,7 +160,8 @@ class MambaBlock(InputBlock):
             target=None if target is None else self.cut_small(layout, target), out=work.out, gated=made["gated"], y=made["y"],
             memory=made["memory"], passes=len(x), R=rows, Sp=layout.state_padded, tile=tile, **sizes,
             **self.small_args(layout)))  # fmt: skip
-        product("out_proj", rows, [matrices(made["gated"], p, 1) for p in range(len(x))], work.out, residual=True)
+        forward_product(child, self.layers(layout)["out_proj"], rows, [matrices(made["gated"], p, 1) for p in range(len(x))],
+                        theta, target, made["no_bias"], work.out, residual=True)  # fmt: skip
 
     def tile(self, layout: NetworkLayout, *, backward: bool) -> tuple[int, int]:
         """Positions that a block of a kernel holds at once, the window if it fits; and the bytes of dynamic shared memory.
@@ -210,10 +226,19 @@ class Temporal(Extension):
         block = next(b for b in step.layout.blocks if isinstance(b, MambaBlock))
         inputs, work = chain.inputs[self.name], chain.work[self.name]
         begin, stop = step.layout.group_range(self.name)
-        reads = [theta[begin:stop], target[begin:stop], *(p.x for p in inputs),
-                 *(b for p in inputs for b in p.windows.buffers())]  # fmt: skip
-        with step.block_forward(self.name, reads, work.buffers()) as child:
-            block.record(child, step.layout, theta, target, inputs, work)
+        params, made = [theta[begin:stop], target[begin:stop]], work.scratch
+        states, lengths = ([getattr(p.windows, name) for p in inputs] for name in ("states", "length"))
+        x = [p.x for p in inputs]
+        with step.child("forward.temporal_past", before="forward", reads=[*params, *states, made["no_bias"]],
+                        writes=[made["proj"]]) as child:  # fmt: skip
+            block.record_past(child, step.layout, theta, target, inputs, work)
+        with step.child("forward.temporal_gate", before="forward", reads=[*params, *x, made["no_bias"]],
+                        writes=[made["z"]]) as child:  # fmt: skip
+            block.record_gate(child, step.layout, theta, target, inputs, work)
+        reads = [*params, *x, *lengths, made["proj"], made["z"], made["no_bias"]]
+        writes = [work.out, *(made[name] for name in ("gated", "y", "memory"))]
+        with step.block_forward(self.name, reads, writes) as child:
+            block.record_scan(child, step.layout, theta, target, inputs, work)
         self._record_backward(step, block, group, inputs[0], work)
 
     def _record_backward(self, step: StepView, block: MambaBlock, group: GroupView, inputs: BlockInputs,
