@@ -2,8 +2,8 @@
 
 The way there, by three passes side by side: forward.temporal_past: in_proj on all positions of the windows; beside it
 forward.temporal_gate: z_proj on the state; forward.temporal: 1. `mamba_scan`, a block a row, 2. out_proj, added to the state. The
-way back on s: 1. out_proj, 2. `mamba_scan_backward`, 3. in_proj, 4. z_proj, 5. `grad_reduce`: what was split, and the squares of the
-group's gradient.
+way back on s: 1. out_proj, 2. `mamba_scan_backward`, 3. in_proj, 4. z_proj, 5. `grad_reduce`: what was split, and the squares of
+the group's gradient.
 """
 
 from __future__ import annotations
