@@ -15,9 +15,10 @@ HEAD = """# Metrics and what to expect of them
 
 Every number that a step logs has an entry in `foxhunt_rt/dqn/expectations.py`, of which this page is made
 (`tools/metrics_docs.py`): whether it moves in any training, stays constant until settings change it, or is zero unless something
-is wrong; and a cause that moves it in a stated direction. `tests/dqn/test_expectations.py` refuses a metric without an entry,
-holds an ordinary training to the part of the records, and plants the causes; those of the features are planted in the test of
-their child (`tests/dqn/children`).
+is wrong; and a cause that moves it in a stated direction. `tests/dqn/plants.py` has a training without the cause and one with it
+for each. `tests/dqn/test_expectations.py` refuses a metric without an entry or a plant, holds an ordinary training, of the core
+and with every feature, to the first part, and runs the plants, whose direction stands here alone. For the event at the end of
+an epoch `tests/train/test_event_expectations.py` does so.
 
 """
 

@@ -21,6 +21,7 @@ from foxhunt_rt.train.world import World
 
 from ..dqn.children.test_post_aux import trunk
 from ..dqn.feature_harness import extension
+from ..dqn.plants import moved
 from ..replay.harness import sample, step_block
 from .train_harness import small_config, small_data
 
@@ -129,6 +130,7 @@ def test_training_returns_are_scaled_and_labels_are_not(runtime: Runtime, world:
     record = world.learner.drain()[-1]
     index = world.learner.batch.index.to_numpy()  # type: ignore[attr-defined]
     assert record["plan_conviction"] == pytest.approx(conviction[index].mean(), rel=1e-5)
+    moved("plan_conviction", 1.0, record["plan_conviction"])  # the test above: 1 without
     table = extension(world.learner, Plan).rows.to_numpy()
     names = [abi.constant(f"PLAN_{name}") for name in ("LABEL", "HELD_LABEL", "TRAINED", "HELD")]
     label, held_label, trained, held = (table[:, c] for c in names)

@@ -1,4 +1,4 @@
-"""Fields of the event at the end of an epoch: each has an expectation, and settings move what they should."""
+"""Fields of the event at the end of an epoch: each has an expectation, and a planted cause that moves it where it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,21 @@ import pytest
 from foxhunt_rt.dqn.expectations import EVENT
 from foxhunt_rt.train import WalkForward
 
+from ..dqn.plants import moved
 from .train_harness import small_config, small_data
+
+FIXED = "train.support=config"
+KNOWN = ("loss.gamma=0", "loss.alpha_c51_start=1", "replay.n_step=1", "train.steps_per_epoch=60")
+LEARNING = (
+    "optim.lr=0.01",
+    "train.steps_per_epoch=60",
+    FIXED,
+    "loss.v_min=-500",
+    "loss.v_max=500",
+    "loss.reward_scale=1",
+)
+CHEAP, DEAR = "market.slippage_range=0", "market.slippage_range=3"
+WORSE = ("optim.lr=0.01", "train.steps_per_epoch=60")
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +49,44 @@ def test_every_field_has_an_expectation_and_the_schedules_move(epochs):
         assert first[name] != second[name], name
 
 
-def test_planted_causes_move_them(epochs):
-    base = epochs()[-1]
-    assert epochs("train.steps_per_epoch=5")[-1]["steps"] < base["steps"]
-    assert epochs("train.validation_share=0.25")[-1]["bars_seen"] < base["bars_seen"], "a shorter training window"
-    wide = epochs("loss.v_min=-1e7", "loss.v_max=1e7", "train.support=config")[-1]
-    assert wide["atom_use"] < base["atom_use"]
-    scaled = (
-        epochs("loss.reward_scale=1", "train.support=config")[-1],
-        epochs("loss.reward_scale=3", "train.support=config")[-1],
-    )
-    for name in ("mse", "td_error", "grad_norm", "loss"):
-        assert scaled[1][name] > scaled[0][name], name
+#: Settings, and the epoch that is looked at: without the cause, with it.
+PLANTS = {
+    "epoch": (((), 0), ((), 1)),
+    "steps": ((("train.steps_per_epoch=5",), -1), ((), -1)),
+    "step_us_median": (((), -1), (("network.hidden=300,300",), -1)),
+    "best": ((WORSE, 0), (WORSE, 1)),
+    "bars_seen": ((("train.validation_share=0.25",), -1), ((), -1)),  # what validation takes, training lacks
+    "alpha_c51": (((), 0), ((), 1)),
+    "epsilon": (((), 0), ((), 1)),
+    **dict.fromkeys(("loss", "mse", "td_error", "grad_norm"),
+                    ((("loss.reward_scale=1", FIXED), -1), (("loss.reward_scale=3", FIXED), -1))),
+    "ce": (((*KNOWN, "optim.lr=0", "optim.lr_min=0"), -1), ((*KNOWN, "optim.lr=0.01"), -1)),
+    "atom_use": (((), -1), (("loss.v_min=-1e7", "loss.v_max=1e7", FIXED), -1)),
+    "q_min": (((*LEARNING, CHEAP), -1), ((*LEARNING, DEAR), -1)),
+    "q_max": (((*LEARNING, DEAR), -1), ((*LEARNING, CHEAP), -1)),
+    "validation": (((DEAR,), -1), ((CHEAP,), -1)),
+    "features": (((), -1), (("prune.enabled=true",), -1)),
+    "collection": (((), -1), (("market.counterfactual.enabled=true",), -1)),
+}  # fmt: skip
+
+
+def value(name, epoch):
+    """As a number: of validation the net profit, of what features and collection report how many entries there are."""
+    found = epoch.get(name, {})
+    return found["net_pnl"] if name == "validation" else len(found) if isinstance(found, dict) else float(found)
+
+
+def test_every_field_has_a_planted_cause():
+    assert set(PLANTS) == set(EVENT)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_cause_moves_it(epochs, name):
+    without, planted = (value(name, epochs(*settings)[epoch]) for settings, epoch in PLANTS[name])
+    moved(f"epoch.{name}", without, planted)
 
 
 def test_features_and_collection_report_where_they_are_on(epochs):
     found = epochs("prune.enabled=true", "market.counterfactual.enabled=true")[-1]
-    assert (
-        set(found) <= set(EVENT) and "prune" in found["features"] and found["collection"]["counterfactual_share"] > 0.0
-    )
+    assert set(found) <= set(EVENT) and "prune" in found["features"]
+    assert found["collection"]["counterfactual_share"] > 0.0

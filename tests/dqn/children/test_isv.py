@@ -201,22 +201,11 @@ def last(runtime: Runtime, *settings: str, steps: int = 8) -> Any:
     return harness.run(runtime, (*ON, *settings), steps)[-1]
 
 
-def test_metrics_move_by_what_is_planted(runtime: Runtime) -> None:
-    """Each component from a cause of its own, in a stated direction."""
-    base = last(runtime)
-    narrow = last(runtime, "loss.v_min=-1e3", "loss.v_max=1e3")
-    assert narrow["isv_atom_use"] < base["isv_atom_use"], "a support far too wide leaves atoms unused"
-    assert narrow["isv_td_error"] < base["isv_td_error"], "and the error is fewer atoms"
-    assert narrow["isv_drawdown"] < base["isv_drawdown"], "and so is the drawdown a smaller share of it"
-    learned = last(
-        runtime, "optim.lr=0.05", "optim.horizon=1000", "loss.alpha_c51_start=1.0", "loss.gamma=0", steps=120
-    )
-    assert learned["isv_entropy"] < 0.95 * base["isv_entropy"], (
-        "what is learned of known returns is sharper than the start"
-    )
-    assert last(runtime, "optim.max_grad_norm=1e-4")["isv_grad_norm"] > 0.9 > base["isv_grad_norm"]
+def test_components_end_where_their_range_does(runtime: Runtime) -> None:
+    """What moves each, and where to: tests/dqn/plants.py."""
+    assert last(runtime, "optim.max_grad_norm=1e-4")["isv_grad_norm"] > 0.9
     assert last(runtime, "optim.max_grad_norm=1e9")["isv_grad_norm"] < 1e-3
-    assert last(runtime, "loss.reward_scale=100")["isv_drawdown"] > 0.9 > base["isv_drawdown"] > 0.0
+    assert last(runtime, "loss.reward_scale=100")["isv_drawdown"] > 0.9
     phases = harness.run(runtime, (*ON, "optim.horizon=5"), 8)["isv_phase"]
     np.testing.assert_allclose(phases, [0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0, 1.0], rtol=1e-6)
 
