@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiling is most of the time
 
 import jax
 import jax.numpy as jnp
@@ -283,30 +280,41 @@ def check_greedy(params: Tensors, next_state: F64, a_star: npt.NDArray[np.int32]
 def adamw(theta: F64, gradient: F64, m: F64, v: F64, t: int, *, lr: float, beta1: float, beta2: float, eps: float,
           weight_decay: float, decayed: npt.NDArray[np.bool_], max_norm: float) -> tuple[F64, F64, F64]:  # fmt: skip
     """optax: clip by global norm, then AdamW from given moments at step t (counted from 1). Returns theta, m, v."""
+    parts = {"yes": decayed, "no": ~decayed}
+
+    def split(a: F64) -> Tensors:  # zeros behind: they change no norm and share a compilation
+        out = {name: a[mask] for name, mask in parts.items()}
+        return {name: np.pad(x, (0, 4 ** math.ceil(math.log(len(x) + 1, 4)) - len(x))) for name, x in out.items()}
+
+    options = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay, "max_norm": max_norm}
+    found = _adamw(split(theta), split(gradient), split(m), split(v), t, options)
+
+    def join(tree: Tensors) -> F64:
+        out = np.empty_like(theta)
+        for name, mask in parts.items():
+            out[mask] = np.asarray(tree[name])[: mask.sum()]
+        return out
+
+    return join(found[0]), join(found[1]), join(found[2])
+
+
+@jax.jit
+def _adamw(theta: Tensors, gradient: Tensors, m: Tensors, v: Tensors, t: Any, options: Tensors) -> tuple[Any, Any, Any]:
     chain = optax.chain(
-        optax.clip_by_global_norm(max_norm),
-        optax.adamw(lr, beta1, beta2, eps, weight_decay=weight_decay, mask=lambda _: {"yes": True, "no": False}),
-    )
-    split = lambda a: {"yes": jnp.asarray(a[decayed]), "no": jnp.asarray(a[~decayed])}  # noqa: E731
-    state = chain.init(split(theta))
+        optax.clip_by_global_norm(options["max_norm"]),
+        optax.adamw(options["lr"], options["beta1"], options["beta2"], options["eps"],
+                    weight_decay=options["weight_decay"], mask=lambda _: {"yes": True, "no": False}),
+    )  # fmt: skip
 
     def with_moments(node: Any) -> Any:
         if isinstance(node, optax.ScaleByAdamState):
-            return node._replace(count=jnp.asarray(t - 1, jnp.int32), mu=split(m), nu=split(v))
+            return node._replace(count=jnp.asarray(t - 1, jnp.int32), mu=m, nu=v)
         return tuple(map(with_moments, node)) if type(node) is tuple else node
 
-    state = with_moments(state)
-    updates, state = jax.jit(chain.update)(split(gradient), state, split(theta))
-    new = optax.apply_updates(split(theta), updates)
+    updates, state = chain.update(gradient, with_moments(chain.init(theta)), theta)
     adam = next(n for n in jax.tree.leaves(state, is_leaf=lambda n: isinstance(n, optax.ScaleByAdamState))
                 if isinstance(n, optax.ScaleByAdamState))  # fmt: skip
-
-    def join(parts: Any) -> F64:
-        out = np.empty_like(theta)
-        out[decayed], out[~decayed] = np.asarray(parts["yes"]), np.asarray(parts["no"])
-        return out
-
-    return join(new), join(adam.mu), join(adam.nu)
+    return optax.apply_updates(theta, updates), adam.mu, adam.nu
 
 
 def _f64(tensors: Tensors) -> Tensors:
