@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import build
 import toolkit
+
+import build
 
 ARCHS = ("80", "90")
 FOLDER = build.ROOT / "build" / "resources"
