@@ -19,7 +19,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,12 +43,25 @@ def say(text: str) -> None:
     print(f"\n== {text}", flush=True)
 
 
-def run(command: Sequence[str | Path], **environment: str) -> int:
-    """Run a command in the root folder with the environment's programs first on PATH; returns its exit code."""
+def environment() -> dict[str, str]:
+    """Ours, with the programs of .venv first on PATH."""
     path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
-    env = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(VENV), **environment}
+    env = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(VENV)}
     env.pop("PYTHONHOME", None)
-    return subprocess.run([str(word) for word in command], cwd=ROOT, env=env, check=False).returncode
+    return env
+
+
+def run(command: Sequence[str | Path]) -> int:
+    """Run a command in the root folder; returns its exit code."""
+    return subprocess.run([str(word) for word in command], cwd=ROOT, env=environment(), check=False).returncode
+
+
+def run_quietly(command: Sequence[str | Path]) -> tuple[int, str, float]:
+    """Run a command in the root folder; its exit code, what it wrote, and the seconds it took."""
+    started = time.monotonic()
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, env=environment(), check=False, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    return done.returncode, done.stdout, time.monotonic() - started
 
 
 def require(command: Sequence[str | Path], what: str) -> None:
@@ -82,8 +97,22 @@ def make_venv() -> None:
 
 
 def pip(*arguments: str) -> None:
-    command = [PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
+    """Not compiled to bytecode: most of what JAX brings is never imported."""
+    command = [PYTHON, "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check", *arguments]
     require(command, f"pip install {' '.join(arguments)}")
+
+
+@contextmanager
+def native_build_begun() -> Iterator[None]:
+    """The native build runs beside what happens inside: the install's own build waits for it, finds little left to do, and says
+    what does not compile, so that nothing of this one is shown."""
+    command = [str(PYTHON), "tools/build.py", "--stop"]
+    build = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        yield
+    finally:
+        build.wait()
 
 
 def install(extras: Sequence[str], compiler: bool) -> None:
@@ -110,7 +139,8 @@ def install(extras: Sequence[str], compiler: bool) -> None:
         raise Failure(wheels.stderr.strip() or "tools/toolkit.py failed", wheels.returncode)
     if wheels.stdout.split():
         pip(*wheels.stdout.split())
-    pip("--no-build-isolation", "--editable", f".[{','.join(extras)}]")
+    with native_build_begun():  # pip downloads meanwhile
+        pip("--no-build-isolation", "--editable", f".[{','.join(extras)}]")
     stamp.write_text(" ".join([digest, *sorted(wanted | (set(done[1:]) if done[:1] == [digest] else set()))]))
     print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
 
@@ -135,7 +165,10 @@ def cuda_sources() -> list[str]:
 
 
 def test(options: argparse.Namespace, rest: list[str]) -> int:
-    """Linters, the compiler's resource report, then pytest; every step runs, and the first failure's code is returned."""
+    """Linters, the compiler's resource report, then pytest; every step runs, and the last failure's code is returned.
+
+    What does not show its progress runs two at a time.
+    """
     install(["train", "test", "dev"], compiler=True)
     binaries = VENV / "bin"
     steps: list[tuple[str, list[str | Path]]] = [
@@ -145,15 +178,23 @@ def test(options: argparse.Namespace, rest: list[str]) -> int:
         ("lint-imports", [binaries / "lint-imports"]),
         ("clang-format", [binaries / "clang-format", "--dry-run", "--Werror", *cuda_sources()]),
         ("resource report", [PYTHON, "tools/resource_report.py"]),
-        ("pytest", [PYTHON, "-m", "pytest", "-m", "not slow and not gpu", "-n", "2", *rest]),
     ]
+    # worksteal: each worker begins with half of the tests in a row, so that what a module's tests share is made once
+    pytest: list[str | Path] = [PYTHON, "-m", "pytest", "-m", "not slow and not gpu", "-n", "2", "--dist", "worksteal"]
     failed: list[tuple[str, int]] = []
-    for name, command in steps:
-        say(name)
-        code = run(command)
+
+    def ended(name: str, code: int) -> None:
         if code != 0:
             failed.append((name, code))
             print(f"{name}: failed with exit code {code}", flush=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        for (name, _), (code, text, seconds) in zip(steps, pool.map(run_quietly, [c for _, c in steps]), strict=True):
+            say(f"{name} ({seconds:.0f} s)")
+            print(text, end="", flush=True)
+            ended(name, code)
+    say("pytest")
+    ended("pytest", run([*pytest, *rest]))
     if failed:
         raise Failure("failed: " + ", ".join(name for name, _ in failed), failed[-1][1])
     return 0

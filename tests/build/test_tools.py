@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import dev
@@ -61,24 +63,60 @@ def test_a_spill_fails_the_report(
     assert ("register spills in greedy" in capsys.readouterr().err) == (code == 1)
 
 
+@pytest.mark.parametrize(("codes", "code", "failed"), [
+    ({}, 0, ""), ({"mypy": 3}, 3, "mypy"), ({"ruff": 1, "mypy": 3}, 3, "ruff check, ruff format --check, mypy"),
+    ({"mypy": 3, "pytest": 4}, 4, "mypy, pytest"),
+])  # fmt: skip
 def test_a_failing_step_fails_the_test_command_and_the_others_still_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: dict[str, int], code: int, failed: str
 ) -> None:
     ran = []
 
-    def run(command: list[str | Path], **_: str) -> int:
-        ran.append(" ".join(str(word) for word in command))
-        return 3 if "mypy" in ran[-1] else 0
+    def run(command: list[str | Path]) -> int:
+        words = [Path(str(word)).name for word in command]
+        ran.append(words)
+        return next((codes[word] for word in words if word in codes), 0)
+
+    def run_quietly(command: list[str | Path]) -> tuple[int, str, float]:
+        time.sleep(0.05 if "mypy" in str(command) else 0.0)  # what ends later is shown in its place all the same
+        return run(command), f"<{Path(str(command[0])).name}>\n", 0.0
 
     monkeypatch.setattr(dev, "run", run)
+    monkeypatch.setattr(dev, "run_quietly", run_quietly)
     monkeypatch.setattr(dev, "install", lambda *a, **k: None)
     monkeypatch.setattr(dev, "check_machine", lambda: None)
     monkeypatch.setattr(dev, "make_venv", lambda: None)
     monkeypatch.setattr(sys, "argv", ["dev.py", "test", "-k", "adam"])
-    assert dev.main() == 3
-    assert "pytest" in ran[-1]
-    assert ran[-1].endswith("-k adam")
-    assert capsys.readouterr().err.strip() == "error: failed: mypy"
+    assert dev.main() == code
+    assert ran[-1][1:3] == ["-m", "pytest"] and ran[-1][-2:] == ["-k", "adam"]
+    assert len(ran) == 7
+    shown = capsys.readouterr()
+    assert shown.err.strip() == (f"error: failed: {failed}" if failed else "")
+    written = [line for line in shown.out.splitlines() if line.startswith("<")]
+    assert written == ["<ruff>", "<ruff>", "<mypy>", "<lint-imports>", "<clang-format>", "<python>"]
+    assert ("mypy: failed with exit code 3" in shown.out) == ("mypy" in codes)
+
+
+def test_a_quiet_command_shows_what_it_wrote_and_its_code() -> None:
+    script = "import sys; print('one', flush=True); print('two', file=sys.stderr); sys.exit(7)"
+    code, text, seconds = dev.run_quietly([sys.executable, "-c", script])
+    assert (code, text) == (7, "one\ntwo\n") and 0.0 < seconds < 60.0
+
+
+def test_the_build_begun_early_is_waited_for_and_shows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "build.py").write_text(
+        "import time; print('noise', flush=True); time.sleep(0.3); open('built', 'w'); raise SystemExit('a failure')"
+    )
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    with contextlib.suppress(dev.Failure), dev.native_build_begun():
+        assert not (tmp_path / "built").exists()
+        raise dev.Failure("of pip")
+    assert (tmp_path / "built").exists()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_code_of_training_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
