@@ -158,7 +158,7 @@ class Learner:
         self.reset(config.train.seed, clear_replay=replay is None)
         plan = rt.plan("step")
         plan.outline = CHILDREN
-        self._record_step(plan)
+        self._record_step(plan, extensions)
         view = self._view(plan, extensions, placed)
         for extension in extensions:
             extension.record(view)
@@ -168,19 +168,22 @@ class Learner:
         self.graph: StepGraph = plan.build(steps_per_launch=self.steps_per_launch,
                                            stop=Flag(self.guard, "key", clear=CLEAR))  # fmt: skip
 
-    def _record_step(self, plan: StepPlan) -> None:
+    def _record_step(self, plan: StepPlan, extensions: Sequence[Extension]) -> None:
         """The training step, child by child."""
         layout, batch = self.layout, self.batch
         counters.add(plan, counters.CountersInputs(self.control.buffer),
                      counters.CountersBuffers(self.state, self.step_block), layout.atoms)  # fmt: skip
         per_sample.add(plan, per_sample.PerSampleInputs(self.replay, self.step_block, self.guard), self.drawn)
         trunk = self.blocks.passes
+        others = any(
+            e.trunk_gradient for e in extensions
+        )  # losses beside C51's wait for the trunk's output, or for a*, alone
         forward.add(plan, layout, forward.ForwardInputs(self.adam.theta, self.adam.target, trunk[0], trunk[1], trunk[2],
-                                                        self.depth), self.forward, self.products)  # fmt: skip
+                                                        self.depth), self.forward, self.products, apart=others)  # fmt: skip
         assert self.ddqn.dlogits_all is not None
         ddqn.add(plan, self.shape, ddqn.DdqnInputs(self.forward.logits, batch.action, self.shaped_ret, batch.discount,
                                                    batch.priority, self.step_block, self.guard, self._next_values),
-                 self.ddqn)  # fmt: skip
+                 self.ddqn, apart=others)  # fmt: skip
         adam_grad.add(plan, layout, adam_grad.AdamGradInputs(self.forward.weights(self.adam.theta), self.ddqn.dlogits_all,
                                                              tuple(self.forward.kept(trunk[0])), self._trunk_more,
                                                              self.forward.inner, self.depth),

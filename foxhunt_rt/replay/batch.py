@@ -92,10 +92,14 @@ class Batch:
         return self.action.shape[0]
 
     @property
+    def transitions(self) -> tuple[DeviceBuffer, ...]:
+        """What `Replay.record_transitions` writes: all but `td_error` and the windows."""
+        return (self.state, self.next_state, self.action, self.ret, self.discount, self.index, self.priority)
+
+    @property
     def sampled(self) -> tuple[DeviceBuffer, ...]:
-        """What `Replay.record_sample` writes."""
-        return (self.state, self.next_state, self.action, self.ret, self.discount, self.index, self.priority,
-                *(buffer for windows in self.windows for buffer in windows.buffers()))  # fmt: skip
+        """What `Replay.record_sample` writes: `transitions`, and the windows."""
+        return (*self.transitions, *(buffer for windows in self.windows for buffer in windows.buffers()))
 
     @property
     def windows(self) -> tuple[Windows, ...]:

@@ -349,6 +349,12 @@ class Replay:
 
         A window holds states of one episode, as far back as the ring still has them.
         """
+        self.record_transitions(child, batch, step, guard)
+        if batch.window is not None:
+            self.record_windows(child, batch)
+
+    def record_transitions(self, child: Child, batch: Batch, step: Buffer, guard: Buffer | None = None) -> None:
+        """Records the drawing of a batch without its windows, one launch: `record_sample` has the parameters."""
         if self.mode == "market" and self.features is None:
             raise ReplayError("market rows point into a feature table; call set_feature_table first")
         if batch.state.shape[1] != self.padded_state_dim:
@@ -367,8 +373,6 @@ class Replay:
             "finals": self.final_observations, "bars": bars, "S": self.state_dim, "Sp": self.padded_state_dim,
             "F": self.state_dim - self.portfolio_dim, "P": self.portfolio_dim, "table": table,
             "n_step": self.n_step})  # fmt: skip
-        if batch.window is not None:
-            self.record_windows(child, batch)
 
     def record_windows(self, child: Child, batch: Batch, goal: GoalSlot | None = None) -> None:
         """Records the windows of a batch whose rows ``batch.index`` are: one launch. `record_sample` does so by itself.

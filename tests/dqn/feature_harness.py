@@ -50,6 +50,7 @@ class Footprint:
     order: tuple[str, ...]  # its graph children, parts of children among them
     modules: frozenset[str]  # images by user
     bytes: int  # device memory
+    edges: frozenset[tuple[str, str]]  # between its graph children
 
     @property
     def children(self) -> set[str]:
@@ -60,10 +61,11 @@ def footprint(rt: Runtime, settings: tuple[str, ...]) -> Footprint:
     """Of a learner in a runtime of its own."""
     with Runtime(rt.device.ordinal) as own:
         made = learner(own, settings, rows=False)
-        nodes, order = made.graph.info()["nodes"], tuple(child.name for child in made.graph.plan.children)
+        info, order = made.graph.info(), tuple(child.name for child in made.graph.plan.children)
         modules = frozenset(entry.module.name for entry in own.ledger.entries())
         memory = {b.allocation.ptr: b.allocation.nbytes for b in made.graph.buffers()}
-        found = Footprint(nodes, order, modules, sum(memory.values()))
+        edges = frozenset((before, then) for before, then in info["edges"])
+        found = Footprint(info["nodes"], order, modules, sum(memory.values()), edges)
         made.close()
     return found
 

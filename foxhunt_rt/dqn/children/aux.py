@@ -1,9 +1,9 @@
 """aux: auxiliary losses on what the forward pass made (docs/step/aux.md).
 
-aux.cql: 1. `cql_gradient`, a block a row: the loss and its gradient by the head's output; 2. `aux_blend`: within its share of
-the gradient budget onto dlogits.
-aux.iql, beside ddqn: 1. the target network on s; 2. `iql_value`, a block a row: V, advantage, loss; 3. `head_gradient`; 4. the
-squares of its own parameters' gradient.
+aux.cql, beside ddqn: `cql_gradient`, a block a row: the loss and its gradient by the head's output. aux.cql_blend: `aux_blend`,
+within its share of the gradient budget onto dlogits.
+aux.iql_target, from the batch on, beside forward: the target network on s. aux.iql, beside ddqn: 1. `iql_value`, a block a row:
+V, advantage, loss; 2. `head_gradient`; 3. the squares of its own parameters' gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradien
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer
-from foxhunt_rt.graph import Child
 from foxhunt_rt.kernels import abi
 
 _BLEND_BLOCKS = 256
@@ -50,21 +49,23 @@ class Cql(Extension):
         k, s, n = len(shape.branches), shape.actions, shape.atoms
         branch_scale = 1.0 / k if shape.reduction == "mean" else 1.0
         with step.child("aux.cql", after="ddqn", reads=[online, step.batch.action, step.step],
-                        writes=[part, rows, step.dlogits, step.metrics_of(self)]) as child:  # fmt: skip
+                        writes=[part, rows]) as child:  # fmt: skip
             child.launch("cql_gradient", grid=(shape.batch,), block=(32 * min(s, 16),), shared=4 * (2 * k * n + 4 * s + k),
                          args=dict(logits=online, action=step.batch.action, step=step.step, part=part, rows=rows,
                                    branch_sizes=shape.packed_branches, weight=self.config.alpha * branch_scale,
                                    B=shape.batch, K=k, S=s, N=n, Np=shape.head_padded))  # fmt: skip
-            record_blend(child, step, self, part, rows, self.config.budget_share)
+        add_blend(step, "aux.cql_blend", self, part, rows, self.config.budget_share)
 
 
-def record_blend(child: Child, step: StepView, extension: Extension, part: Buffer, rows: Buffer, share: float) -> None:
-    """One launch: adds ``part``, f32 (B, Np), to dlogits within its share of the gradient budget. ``rows``, f32 (B, 2): loss and
-    squared norm of each row. The extension's metrics, two, receive the mean loss and the factor."""
-    loss, scale = (step.metric(name) for name in extension.metrics)
-    child.launch("aux_blend", grid=(min(step.shape.batch, _BLEND_BLOCKS),), block=(256,),
-                 args=dict(part=part, rows=rows, step=step.step, dlogits=step.dlogits, loss=loss, scale=scale, share=share,
-                           B=step.shape.batch, Np=step.shape.head_padded))  # fmt: skip
+def add_blend(step: StepView, name: str, extension: Extension, part: Buffer, rows: Buffer, share: float) -> None:
+    """A child of one launch after ddqn: adds ``part``, f32 (B, Np), to dlogits within its share of the gradient budget. ``rows``,
+    f32 (B, 2): loss and squared norm of each row. The extension's metrics, two, receive the mean loss and the factor."""
+    loss, scale = (step.metric(metric) for metric in extension.metrics)
+    with step.child(name, after="ddqn", reads=[part, rows, step.step],
+                    writes=[step.dlogits, step.metrics_of(extension)]) as child:  # fmt: skip
+        child.launch("aux_blend", grid=(min(step.shape.batch, _BLEND_BLOCKS),), block=(256,),
+                     args=dict(part=part, rows=rows, step=step.step, dlogits=step.dlogits, loss=loss, scale=scale, share=share,
+                               B=step.shape.batch, Np=step.shape.head_padded))  # fmt: skip
 
 
 class Iql(Extension):
@@ -98,19 +99,12 @@ class Iql(Extension):
         x, width = step.trunk_output, step.trunk_output.shape[1]
         network = step.adam.target[: step.layout.forward_size]
         past = step.batch.window
-        reads = [
-            network,
-            step.batch.state,
-            *(past.buffers() if past is not None else []),
-            step.batch.action,
-            x,
-            group.theta("weight"),
-            group.theta("bias"),
-            step.step,
-        ]
-        writes = [*target.buffers(), self.rows, *group.gradient, step.metrics_of(self)]
-        with step.child("aux.iql", after="ddqn", reads=reads, writes=writes) as child:
+        with step.child("aux.iql_target", before="ddqn", writes=target.buffers(),
+                        reads=[network, step.batch.state, *(past.buffers() if past is not None else [])]) as child:  # fmt: skip
             record_forward(child, step.layout, network, step.batch.state, batch, target, past)
+        reads = [target.logits, step.batch.action, x, group.theta("weight"), group.theta("bias"), step.step]
+        with step.child("aux.iql", after="ddqn", reads=reads,
+                        writes=[self.rows, *group.gradient, step.metrics_of(self)]) as child:  # fmt: skip
             child.launch("iql_value", grid=(batch,), block=(128,), shared=4 * len(shape.branches),
                          args=dict(logits=target.logits, action=step.batch.action, x=x, w=group.theta("weight"),
                                    bias=group.theta("bias"), step=step.step, rows=self.rows,
@@ -120,4 +114,4 @@ class Iql(Extension):
         iql_modulate.add(step, self.config, self.rows)
 
 
-__all__ = ["Cql", "Iql", "record_blend"]
+__all__ = ["Cql", "Iql", "add_blend"]

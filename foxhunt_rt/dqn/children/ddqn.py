@@ -2,7 +2,8 @@
 
 1. `c51_loss`, a block a row: dueling, a*, projection, both losses, their gradients, statistics, guard;
 2. `row_stats`, above 256 rows: adds the rows of statistics up in chunks, those of drawn rows apart from the others;
-3. `budget_blend`, a block a row: the gradient budget, dlogits. Left out when the budget is off: then 1 writes dlogits.
+3. `budget_blend`, a block a row: the gradient budget, dlogits. Left out when the budget is off: then 1 writes dlogits. Where
+   losses beside this one wait for a*, it is a child of its own, ddqn.budget, which they need not wait for.
 """
 
 from __future__ import annotations
@@ -179,9 +180,14 @@ def writes(buffers: DdqnBuffers) -> list[Buffer]:
 def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers) -> None:
     """One launch without a budget, two with one; one more above 256 rows, two where some were not drawn. Takes an ungraphed
     user too."""
+    record_loss(child, shape, inputs, buffers)
+    record_budget(child, shape, inputs, buffers)
+
+
+def record_loss(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers) -> None:
+    """a*, |delta|, the parts of the gradient, statistics; without a budget dlogits too."""
     b, k, s, n = shape.batch, len(shape.branches), shape.actions, shape.atoms
-    common = {"branch_sizes": shape.packed_branches, "B": b, "K": k, "S": s, "N": n, "Np": shape.head_padded,
-              "W": shape.stats_width}  # fmt: skip
+    common = _sizes(shape)
     staged = 3 * shape.head_padded
     narrow = n <= abi.constant("C51_NARROW") and staged <= abi.constant("C51_STAGE_FLOATS")
     shared = 4 * (4 * k * n + s + abi.constant("STATS") * k + 4 + (staged if narrow else 0))
@@ -198,17 +204,38 @@ def record(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuff
         row_stats.record(child, buffers.rows[:drawn], buffers.parts[: buffers.drawn])
         if drawn < b:
             row_stats.record(child, buffers.rows[drawn:], buffers.parts[buffers.drawn :])
-    if budget and buffers.dlogits is not None:
+
+
+def record_budget(child: Child, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers) -> None:
+    """With a budget dlogits, from the parts of the gradient: one launch."""
+    if buffers.ce_grad is not None and buffers.dlogits is not None:
+        b = shape.batch
         child.launch("budget_blend", grid=(b,), block=(256 if b <= 256 else 128,),
-                     args=dict(common, ce_grad=buffers.ce_grad, mse_grad=buffers.mse_grad, rows=buffers.stats,
+                     args=dict(_sizes(shape), ce_grad=buffers.ce_grad, mse_grad=buffers.mse_grad, rows=buffers.stats,
                                step=inputs.step, dlogits=buffers.dlogits, action=inputs.action,
                                R=buffers.stats.shape[0]))  # fmt: skip
 
 
-def add(plan: StepPlan, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers) -> None:
-    """Appends the child to a plan."""
-    with plan.child("ddqn", reads=reads(inputs), writes=writes(buffers), private=[inputs.guard]) as child:
-        record(child, shape, inputs, buffers)
+def _sizes(shape: LossShape) -> dict[str, int]:
+    """What both kernels are told."""
+    return {"branch_sizes": shape.packed_branches, "B": shape.batch, "K": len(shape.branches), "S": shape.actions,
+            "N": shape.atoms, "Np": shape.head_padded, "W": shape.stats_width}  # fmt: skip
 
 
-__all__ = ["BranchError", "DdqnBuffers", "DdqnInputs", "LossShape", "add", "reads", "record", "writes"]
+def add(plan: StepPlan, shape: LossShape, inputs: DdqnInputs, buffers: DdqnBuffers, *, apart: bool = False) -> None:
+    """Appends the child to a plan; with ``apart`` and a budget dlogits is made by one of its own, ddqn.budget."""
+    apart = apart and buffers.ce_grad is not None and buffers.dlogits is not None
+    written = [b for b in writes(buffers) if not apart or b is not buffers.dlogits]
+    with plan.child("ddqn", reads=reads(inputs), writes=written, private=[inputs.guard]) as child:
+        record_loss(child, shape, inputs, buffers)
+        if not apart:
+            record_budget(child, shape, inputs, buffers)
+    if apart:
+        parts = [b for b in (buffers.ce_grad, buffers.mse_grad, buffers.dlogits) if b is not None]
+        with plan.child("ddqn.budget", reads=[*parts[:2], buffers.stats, inputs.action, inputs.step], writes=parts[2:],
+                        after="ddqn") as child:  # fmt: skip
+            record_budget(child, shape, inputs, buffers)
+
+
+__all__ = ["BranchError", "DdqnBuffers", "DdqnInputs", "LossShape", "add", "reads", "record", "record_budget", "record_loss",
+           "writes"]  # fmt: skip

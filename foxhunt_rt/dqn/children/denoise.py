@@ -63,7 +63,7 @@ class Denoise(Extension):
         rt, noised, drawn = step.runtime, step.appended(self.name), step.drawn
         layout = step.layout
         self.source = source = rt.zeros(noised.size, np.int32, "denoise.source")
-        reads = [*drawn.sampled, step.step, *(step.replay.sample_reads if noised.window is not None else ())]
+        reads = [*drawn.transitions, step.step, *(step.replay.sample_reads if noised.window is not None else ())]
         with step.child("per_sample.denoise", after="per_sample", reads=reads,
                         writes=[*noised.sampled, source]) as child:  # fmt: skip
             child.launch("denoise_rows", (noised.size,), (_THREADS,), dict(

@@ -1,9 +1,11 @@
-"""aux.ensemble_values and aux.ensemble: advantage heads beside the network's own (docs/step/ensemble.md).
+"""aux.ensemble_*: advantage heads beside the network's own (docs/step/ensemble.md).
 
-aux.ensemble_values, between forward and ddqn: 1. the heads on the trunk's three outputs; 2. `ensemble_values`, a block a row:
-what they add to the choice of a*.
-aux.ensemble, after ddqn: 1. `ensemble_loss`, a block a row; 2. `ensemble_blend`: within its share of the gradient budget onto
-dlogits; 3. the heads' gradient and the trunk's; 4. the sum of its splits, and the squares of the group's gradient.
+aux.ensemble_heads, beside forward.heads: the heads on the trunk's three outputs.
+aux.ensemble_values, before ddqn: `ensemble_values`, a block a row: what they add to the choice of a*.
+aux.ensemble, after ddqn: `ensemble_loss`, a block a row.
+aux.ensemble_blend, the last before adam_grad, so that the other parts of dlogits are added beside the loss: 1. `ensemble_blend`,
+within its share of the gradient budget onto dlogits; 2. the heads' gradient and the trunk's.
+aux.ensemble_sum, beside the way back through the trunk: the sum of the splits, and the squares of the group's gradient.
 """
 
 from __future__ import annotations
@@ -99,10 +101,11 @@ class Ensemble(Extension):
         sizes = dict(branch_sizes=shape.packed_branches, K=k, S=shape.actions, N=n, Np=shape.head_padded,
                      Mp=heads.layer.n_padded, E=e)  # fmt: skip
         online_next = forward.ONLINE_NEXT
-        with step.child("aux.ensemble_values", before="ddqn", reads=[hidden, logits, step.step, *parameters],
-                        writes=[self.more, step.next_values]) as child:  # fmt: skip
+        with step.child("aux.ensemble_heads", before="ddqn", reads=[hidden, *parameters], writes=[self.more]) as child:
             inputs = [x[: shape.batch] for x in forward.separate(hidden)]  # rows without a loss come last
             forward.own_layer(child, heads.layer, shape.batch, inputs, weights, self.more)
+        with step.child("aux.ensemble_values", before="ddqn", reads=[logits, self.more, step.step],
+                        writes=[step.next_values]) as child:  # fmt: skip
             child.launch("ensemble_values", (shape.batch,), (32 * min(e * shape.actions, 16),),
                          dict(sizes, logits=_pass(logits, online_next)[: shape.batch], more=_pass(self.more, online_next),
                               step=step.step, values=step.next_values, R=shape.batch),
@@ -127,12 +130,12 @@ class Ensemble(Extension):
         runs = rt.array(_runs(layer, n_splits), "ensemble.runs") if partial is not None else None
         to = (group.grad("weight"), group.grad("bias")) if partial is None else (partial, partial[layer.weight.size :])
         x, trunk, weight = step.trunk_output, step.trunk_gradient(NAME), group.theta("weight")
-        optional = [b for b in (self.target, partial) if b is not None]
+        optional = [self.target] if self.target is not None else []
+        gradient = group.gradient[:1] if partial is None else [partial]
         with step.child("aux.ensemble", after="ddqn",
-                        reads=[x, weight, step.forward.logits, self.more, batch.action, step.ddqn.next_action, step.shaped_ret,
-                               batch.discount, batch.priority, step.step, *([runs] if runs is not None else [])],
-                        writes=[part, dmore, per_row, step.dlogits, trunk, step.metrics_of(self), *group.gradient, *optional],
-                        private=[step.guard]) as child:  # fmt: skip
+                        reads=[step.forward.logits, self.more, batch.action, step.ddqn.next_action, step.shaped_ret,
+                               batch.discount, batch.priority, step.step],
+                        writes=[part, dmore, per_row, *optional], private=[step.guard]) as child:  # fmt: skip
             shared = 4 * (2 * (h + e) * k * n + 5 * h * s + s + h * h + 2 * e * k)
             child.launch("ensemble_loss", (rows,), (32 * min(h * s + e * k, _MOST_WARPS if rows <= 256 else 8),), dict(
                 sizes, logits=step.forward.logits, more=self.more, action=batch.action, next_action=step.ddqn.next_action,
@@ -140,11 +143,16 @@ class Ensemble(Extension):
                 target=self.target, rows=per_row, guard=step.guard,
                 branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, diversity=self.config.diversity,
                 spread=self.config.spread, B=rows, R=step.forward.logits.shape[1]), shared=_shared(shared, rows, h))  # fmt: skip
+        with step.child("aux.ensemble_blend", before="adam_grad", reads=[x, weight, part, per_row, step.step],
+                        writes=[step.dlogits, dmore, trunk, step.metrics_of(self), *gradient]) as child:  # fmt: skip
             child.launch("ensemble_blend", (min(rows, _BLEND_BLOCKS),), (256,), dict(
                 part=part, rows=per_row, step=step.step, dlogits=step.dlogits, dmore=dmore, metrics=step.metrics_of(self),
                 share=self.config.budget_share, B=rows, Np=shape.head_padded, Mp=layer.n_padded))  # fmt: skip
             # adam_grad applies the derivative of the trunk's last activation to the sum of all heads
             adam_grad.own_layer(child, layer, weight, x, dmore, trunk, to, stride, n_splits, None, relu=False)
+        with step.child("aux.ensemble_sum", before="adam_grad",
+                        reads=[group.gradient[0] if partial is None else partial, *([runs] if runs is not None else [])],
+                        writes=group.gradient if partial is not None else group.gradient[1:]) as child:  # fmt: skip
             group.record_squares(child, partial, runs)
 
 

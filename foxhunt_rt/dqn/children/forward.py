@@ -2,8 +2,9 @@
 
 By the package's kernel one launch per layer, its three passes side by side; by cuBLASLt two products per layer (θ on s and s', θ⁻
 on s'), or one in bf16, where the parameters are rounded to three adjacent copies first. A residual block takes one launch more.
-Which layer goes which way stands in `NetworkProducts`. The package's kernel serves acting and evaluation too, always in f32:
-`record_forward` records one pass over R rows into any child.
+Which layer goes which way stands in `NetworkProducts`. Where others of the step work on the trunk's output before ddqn, the heads
+are a child of their own, forward.heads, beside which they run. The package's kernel serves acting and evaluation too, always in
+f32: `record_forward` records one pass over R rows into any child.
 """
 
 from __future__ import annotations
@@ -158,8 +159,9 @@ def writes(buffers: ForwardBuffers) -> list[Buffer]:
 
 
 def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
-           products: NetworkProducts | None = None) -> None:  # fmt: skip
-    """Operands rounded where the precision asks for it; then layer by layer, each with its three passes."""
+           products: NetworkProducts | None = None, *, heads: Child | None = None) -> None:  # fmt: skip
+    """Operands rounded where the precision asks for it; then layer by layer, each with its three passes, the heads into a child
+    of their own where there is one: not in bf16."""
     products = products or NetworkProducts.own(layout)
     batch = inputs.state.shape[0]
     outputs = [*buffers.hidden, buffers.logits]
@@ -183,6 +185,8 @@ def record(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buffers: 
         own_pair(child, layout.layers[:2], batch, separate(x), theta, target, outputs[:2])
         done, x = 2, outputs[1]
     for i, (layer, y) in list(enumerate(zip(layout.layers, outputs, strict=True)))[done:]:
+        if heads is not None and y is buffers.logits:
+            child = heads
         weights = LayerWeights.of(layer, theta, target)
         if products.rounded and not (
             products.precision == "bf16" and layer.relu
@@ -230,11 +234,18 @@ def _record_bf16(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buf
 
 
 def add(plan: StepPlan, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
-        products: NetworkProducts | None = None) -> None:  # fmt: skip
-    """Appends the child to a plan."""
+        products: NetworkProducts | None = None, *, apart: bool = False) -> None:  # fmt: skip
+    """Appends the child to a plan; with ``apart``, and parameters that are not rounded first, the heads as another."""
     products = products or NetworkProducts.own(layout)
-    with plan.child("forward", reads=reads(inputs), writes=writes(buffers), scratch=products.scratch) as child:
-        record(child, layout, inputs, buffers, products)
+    apart = apart and buffers.operands is None
+    written = [b for b in writes(buffers) if not apart or b is not buffers.logits]
+    with plan.child("forward", reads=reads(inputs), writes=written, scratch=products.scratch) as child:
+        if not apart:
+            record(child, layout, inputs, buffers, products)
+            return
+        with plan.child("forward.heads", reads=[inputs.theta, inputs.target, buffers.hidden[-1]], writes=[buffers.logits],
+                        scratch=products.scratch, after="forward") as heads:  # fmt: skip
+            record(child, layout, inputs, buffers, products, heads=heads)
 
 
 def round_mantissa(child: Child, source: Buffer, to: Buffer, bits: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from foxhunt_rt.config import HomeostatConfig
-from foxhunt_rt.dqn.children.aux import record_blend
+from foxhunt_rt.dqn.children.aux import add_blend
 from foxhunt_rt.dqn.children.epoch_stats import last_batch
 from foxhunt_rt.dqn.children.forward import ONLINE
 from foxhunt_rt.dqn.extension import Extension, ExtensionError, StepView
@@ -77,9 +77,7 @@ class Homeostat(Extension):
                 branch_sizes=shape.packed_branches, low=options.entropy[0], high=options.entropy[1],
                 branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, B=shape.batch, K=k, S=shape.actions, N=n,
                 Np=shape.head_padded))  # fmt: skip
-        with step.child("aux.homeostat", after="ddqn", reads=[part, rows, step.step],
-                        writes=[step.dlogits, step.metrics_of(self)]) as child:  # fmt: skip
-            record_blend(child, step, self, part, rows, options.budget_share)
+        add_blend(step, "aux.homeostat", self, part, rows, options.budget_share)
 
     def _norm(self) -> float:
         """Of the network's parameters."""

@@ -2,8 +2,9 @@
 
 aux.iqn_embed needs parameters and random numbers alone, so it runs from the step's start, beside everything up to ddqn:
 1. `iqn_cosines`, levels and their features; 2. and 3. the embedding by theta of tau, by theta- of tau'.
-aux.iqn, after ddqn: 1. `iqn_loss`, a block a row; 2. `iqn_gather`: head, trunk, metrics; 3. the embedding's gradient, the rows
-split; 4. the sum of the splits, and the squares of the group's gradient.
+aux.iqn, after ddqn: 1. `iqn_loss`, a block a row; 2. `iqn_gather`: head, trunk, metrics.
+aux.iqn_gradient, beside the way back through the trunk, which does not need it: 1. the embedding's gradient, the rows split; 2.
+the sum of the splits, and the squares of the group's gradient.
 """
 
 from __future__ import annotations
@@ -113,9 +114,9 @@ class Iqn(Extension):
         threads = 1024 if shape.batch <= 256 else _THREADS  # wide while the batch leaves multiprocessors idle
         with step.child("aux.iqn", after="ddqn",
                         reads=[x, x_target, embedded, embedded_next, self.tau, cosines, *own, batch.action, step.ret,
-                               batch.discount, batch.priority, step.ddqn.next_action, step.step, runs],
-                        writes=[per_row, column, dembedded, dhead, self.dx, trunk, partial, step.metrics_of(self),
-                                *group.gradient]) as child:  # fmt: skip
+                               batch.discount, batch.priority, step.ddqn.next_action, step.step],
+                        writes=[per_row, column, dembedded, dhead, self.dx, trunk, step.metrics_of(self),
+                                group.grad("head.weight"), group.grad("head.bias")]) as child:  # fmt: skip
             child.launch("iqn_loss", (shape.batch,), (threads,), shared=shared, args=dict(
                 x=x, x_target=x_target, embedded=embedded, embedded_next=embedded_next, tau=self.tau[:1], w=own[0], bias=own[1],
                 w_target=own[2], bias_target=own[3], action=batch.action, next_action=step.ddqn.next_action, ret=step.ret,
@@ -130,6 +131,8 @@ class Iqn(Extension):
                 dbias=group.grad("head.bias"), dtrunk=trunk,
                 metrics=step.metrics_of(self), share=self.config.budget_share, B=shape.batch, K=k, Hp=width, Sp=own[1].size,
                 trunk_blocks=trunk_blocks))  # fmt: skip
+        with step.child("aux.iqn_gradient", after="ddqn", reads=[cosines, dembedded, runs],
+                        writes=[partial, *group.gradient]) as child:  # fmt: skip
             to = partial, partial[layer.weight.size :]
             adam_grad.own_layer(child, layer, own[0], cosines, dembedded, None, to, stride, n_splits, None)
             group.record_squares(child, partial, runs)

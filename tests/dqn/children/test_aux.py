@@ -177,11 +177,13 @@ def test_cql_lowers_what_was_not_done(runtime: Runtime) -> None:
 
 
 def test_off_adds_nothing(runtime: Runtime) -> None:
-    """No child, no launch, no buffer, no module; on adds one child of two launches."""
+    """No child, no launch, no buffer, no module; on adds two children of a launch each, one of them beside ddqn."""
     off, on = (learner_of(runtime, CASES[1], *s) for s in ((), ("cql.enabled=true",)))
     names = [[child.name for child in learner.graph.children] for learner in (off, on)]
-    assert "aux.cql" not in names[0] and names[1] == [*names[0][:4], "aux.cql", *names[0][4:]]
-    assert on.graph.children[4].kernels == ["cql_gradient", "aux_blend"]
+    assert "aux.cql" not in names[0] and names[1] == [*names[0][:4], "aux.cql", "aux.cql_blend", *names[0][4:]]
+    assert [child.kernels for child in on.graph.children[4:6]] == [["cql_gradient"], ["aux_blend"]]
+    edges = on.graph.info()["edges"]
+    assert ["ddqn", "aux.cql"] not in edges and ["ddqn", "aux.cql_blend"] in edges
     assert not off.extensions and off.records.dtype == abi.dtype("step_record")
     off.close()
     on.close()

@@ -234,7 +234,7 @@ def test_gradients_of_the_whole_step(runtime: Runtime, case: Case, settings: tup
     assert not learner.grad.grad.to_numpy()[learner.layout.pads()].any()
     result = learner.graph.verify(steps=2)
     assert result.bitwise_equal, str(result)
-    for part in ("aux.ensemble_values", "aux.ensemble"):
+    for part in ("aux.ensemble_heads", "aux.ensemble_values", "aux.ensemble", "aux.ensemble_blend"):
         planted = learner.graph.verify(steps=1, plant=part)
         assert not planted.bitwise_equal and planted.child == part
     learner.close()
@@ -405,12 +405,14 @@ def test_off_adds_nothing(runtime: Runtime, off: tuple[str, ...]) -> None:
     assert core == without
 
 
-def test_on_adds_two_parts(runtime: Runtime) -> None:
+def test_on_adds_parts_that_run_beside_the_core(runtime: Runtime) -> None:
     off, on = footprint(runtime, ()), footprint(runtime, ON)
-    assert on.children - off.children == {"aux.ensemble_values", "aux.ensemble"} and on.nodes == off.nodes + 6
-    order = on.order
-    assert order.index("forward") + 1 == order.index("aux.ensemble_values") == order.index("ddqn") - 1
-    assert order.index("ddqn") + 1 == order.index("aux.ensemble") == order.index("adam_grad") - 1
+    parts = ("heads", "values", "blend", "sum")
+    assert on.children - off.children == {"forward.heads", "aux.ensemble", *(f"aux.ensemble_{part}" for part in parts)}
+    assert on.nodes == off.nodes + 6
+    assert ("forward.heads", "aux.ensemble_heads") not in on.edges and ("aux.ensemble_sum", "adam_grad") not in on.edges
+    assert {("forward", "aux.ensemble_heads"), ("forward.heads", "aux.ensemble_values"), ("aux.ensemble_values", "ddqn"),
+            ("ddqn", "aux.ensemble"), ("aux.ensemble_blend", "adam_grad"), ("aux.ensemble_sum", "adam")} <= on.edges  # fmt: skip
 
 
 def test_a_resumed_learner_goes_on_bit_for_bit(runtime: Runtime) -> None:

@@ -286,12 +286,15 @@ def test_metrics_move_with_their_causes(runtime: Runtime) -> None:
     learner.close()
 
 
-def test_off_adds_nothing_and_on_adds_two_children(runtime: Runtime) -> None:
+def test_off_adds_nothing_and_on_adds_parts_that_run_beside(runtime: Runtime) -> None:
     off, on = (learner_of(runtime, CASES[1], *s) for s in ((), ("iqn.enabled=true",)))
     names = [[child.name for child in learner.graph.children] for learner in (off, on)]
-    assert names[1] == [*names[0][:4], "aux.iqn_embed", "aux.iqn", *names[0][4:]]
-    assert on.graph.children[4].kernels == ["iqn_cosines", "linear_forward"]
-    assert on.graph.children[5].kernels == ["iqn_loss", "iqn_gather", "linear_backward", "grad_reduce"]
+    added = {child.name: child.kernels for child in on.graph.children if child.name not in names[0]}
+    assert added == {"forward.heads": ["linear_forward"], "aux.iqn_embed": ["iqn_cosines", "linear_forward"],
+                     "aux.iqn": ["iqn_loss", "iqn_gather"], "aux.iqn_gradient": ["linear_backward", "grad_reduce"]}  # fmt: skip
+    edges = on.graph.info()["edges"]
+    assert ["aux.iqn", "adam_grad"] in edges and ["aux.iqn_gradient", "adam"] in edges
+    assert ["aux.iqn_gradient", "adam_grad"] not in edges
     assert not off.extensions and off.layout.size == off.layout.network_size
     off.close()
     on.close()
