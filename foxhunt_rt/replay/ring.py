@@ -354,7 +354,15 @@ class Replay:
             self.record_windows(child, batch)
 
     def record_transitions(self, child: Child, batch: Batch, step: Buffer, guard: Buffer | None = None) -> None:
-        """Records the drawing of a batch without its windows, one launch: `record_sample` has the parameters."""
+        """Records the drawing of a batch without its windows: one launch.
+
+        Parameters
+        ----------
+        child : Child
+            Declares `sample_reads`, and `step` and ``batch.transitions`` as writes.
+        batch, step, guard
+            As `record_sample` has them.
+        """
         if self.mode == "market" and self.features is None:
             raise ReplayError("market rows point into a feature table; call set_feature_table first")
         if batch.state.shape[1] != self.padded_state_dim:

@@ -238,6 +238,7 @@ class World:
         child = self.rt.plan("recording").child("any", named, named).__enter__()
         arguments = {
             "record_sample": (batch, step),
+            "record_transitions": (batch, step),
             "record_priorities": (batch, step),
             "record_windows": (batch,),
             "record_insert": (self.staging,),
@@ -640,7 +641,8 @@ CASES: dict[str, Case] = {
     "graph.explain": lambda w: (lambda profile: lambda: graph.explain(w.rt, profile, w.step.launch))(w.profile),
     # ---------------------------------------------------------------- replay
     "Batch.allocate": lambda w: lambda: replay.Batch.allocate(w.rt, 32, 4),
-    **attribute(lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled", "Batch.windows"),
+    **attribute(lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled", "Batch.transitions",
+                "Batch.windows"),  # fmt: skip
     "Batch.rows": lambda w: hooked(replay.Batch.allocate(w.rt, 32, 4).rows, 8, 16),
     "History()": lambda w: lambda: replay.History(w.rt, 1, 4, 32, "history"),
     "History.record_push": lambda w: w.pushing(),
@@ -657,6 +659,7 @@ CASES: dict[str, Case] = {
     "Replay.set_feature_table": lambda w: hooked(
         replay.Replay(w.rt, 256, 8, mode="market", portfolio_dim=4).set_feature_table, w.rt.zeros((4, 4), "f4", "features")),
     "Replay.record_sample": lambda w: w.recording("record_sample"),
+    "Replay.record_transitions": lambda w: w.recording("record_transitions"),
     "Replay.record_windows": lambda w: w.recording("record_windows"),
     "Replay.record_priorities": lambda w: w.recording("record_priorities"),
     "Replay.record_insert": lambda w: w.recording("record_insert"),
