@@ -82,3 +82,30 @@ typedef struct {
     int32_t more;          //@ gradients in dx_more, added in ascending order; 0 without dx
     int32_t relu;          //@ 1: x is the output of a ReLU, through which dx goes back; 0: x is a state
 } linear_backward_args;
+
+#define PAIR_GRADIENT_ROWS 64 /* most rows of linear_backward_pair */
+#define PAIR_GRADIENT_COLS 8  /* columns of dw0 that one of its blocks owns */
+
+/* The gradients of both layers of a linear_pair: dw = x^T dy and db as in linear_backward, and with e = dy W^T where x > 0, which
+ * stays in the blocks, dw0 = x0^T e and db0 the column sums of e. */
+typedef struct {
+    const float *x0;     //@ in f32[R*Kp]    (R, Kp) input of the first layer
+    const float *x;      //@ in f32[R*Mp]    (R, Mp) output of the first layer, after its ReLU
+    const float *dy;     //@ in f32[R*Np]    (R, Np) gradient of the second layer's output before its activation
+    const float *w;      //@ in f32[Mp*Np]   (Mp, Np) weights of the second layer
+    float *dw0;          //@ out f32[Kp*Mp]  (Kp, Mp)
+    float *db0;          //@ out f32[Mp]
+    float *dw;           //@ out f32[Mp*Np]  (Mp, Np)
+    float *db;           //@ out f32[Np]
+    double *norm_part;   //@ out f64[dw_blocks+Mp/8]   sum of squares by block
+    int32_t R;           //@ rows, at most PAIR_GRADIENT_ROWS
+    int32_t K;           //@ input width without padding
+    int32_t Kp;          //@ input width, at most PAIR_WIDTH
+    int32_t M;           //@ width between the layers without padding
+    int32_t Mp;          //@ width between the layers, at most PAIR_WIDTH
+    int32_t Np;          //@ output width, at most PAIR_WIDTH
+    int32_t dw_blocks;   //@ blocks that make dw and db; one for each PAIR_GRADIENT_COLS columns of dw0 come after them
+    int32_t block_rows;  //@ rows of dw a block owns
+    int32_t block_cols;  //@ columns of dw, of db too
+    uint32_t pad0_;      //@ pad
+} linear_backward_pair_args;

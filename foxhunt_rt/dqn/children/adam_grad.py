@@ -1,8 +1,9 @@
 """adam_grad: from dlogits to the flat gradient and the squares of its global norm (docs/step/adam_grad.md).
 
-By the package's kernel one launch per layer, heads first: it makes dW, db and dX together, since all three need only dY. A batch
-of 256 rows and more is split, so that the row sums spread over the device. By cuBLASLt two products a layer, and `gradient_rows`
-between them: the derivative of ReLU and the column sums for db. One last launch, `grad_reduce`, adds what was split.
+By the package's kernel one launch per layer, heads first: it makes dW, db and dX together, since all three need only dY; the
+first two layers of a narrow network are one, `linear_backward_pair`, as they are in the forward pass. A batch of 256 rows or
+more is split, so that the row sums spread over the device. By cuBLASLt two products a layer, and `gradient_rows` between them:
+the derivative of ReLU and the column sums for db. One last launch, `grad_reduce`, adds what was split.
 
 A residual block x + scale f(x) takes one more launch, `residual_gradient`: the gradient e by its output goes on to its input as
 it is (`carry`), and scale * e through f. In linear_backward e is one more gradient that is added to dX. That the kernel zeroes
@@ -11,6 +12,7 @@ it where x is not above 0 loses nothing: x is a sum of outputs of ReLUs, so wher
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +60,9 @@ class Part:
 class AdamGradBuffers:
     """What adam_grad writes."""
 
-    dhidden: tuple[Buffer, ...]  # f32 or bf16 (B, Np) gradient of each trunk layer before its ReLU
+    dhidden: tuple[
+        Buffer | None, ...
+    ]  # f32 or bf16 (B, Np) gradient of each trunk layer before its ReLU; None: of a pair's first
     grad: Buffer  # f32 (P,) gradient before the clip, laid out as the parameters; groups write their own part of it
     partial: Buffer | None  # f32 partial gradients, at the places of `parts`; None: all is written to grad at once
     norm_part: Buffer  # f64 (parts,) sums of squares: the network's, then those of the groups (dqn/groups.py)
@@ -76,14 +80,17 @@ class AdamGradBuffers:
         products = products or NetworkProducts.own(layout)
         parts, size = _parts(layout, batch, products)
         reduced = size > 0
+        paired = _paired(layout, batch, products)
+        separate = layout.layers[2 if paired else 0 :]
+        pair = _pair_blocks(layout) if paired else 0
         blocks = (
-            reduce_blocks(layout.network_size) if reduced else sum(weight_blocks(layer, 1) for layer in layout.layers)
+            reduce_blocks(layout.network_size) if reduced else sum(weight_blocks(layer, 1) for layer in separate) + pair
         )
         kind = abi.bf16 if products.bf16 else np.dtype(np.float32)
         changed = products.bf16 or products.rounded
         return cls(
             tuple(
-                rt.zeros((batch, layer.n_padded), kind, f"adam_grad.dhidden.{i}")
+                None if paired and i == 0 else rt.zeros((batch, layer.n_padded), kind, f"adam_grad.dhidden.{i}")
                 for i, layer in enumerate(layout.layers[:-1])
             ),
             rt.zeros(layout.size, np.float32, "adam_grad.grad"),
@@ -117,8 +124,10 @@ def reads(layout: NetworkLayout, inputs: AdamGradInputs, buffers: AdamGradBuffer
 
 
 def writes(layout: NetworkLayout, buffers: AdamGradBuffers) -> list[Buffer]:
-    optional = [b for b in (buffers.partial, buffers.dlogits, buffers.dinput, *buffers.carry) if b is not None]
-    return [*buffers.dhidden, buffers.grad[: layout.network_size], *optional,
+    optional = [
+        b for b in (*buffers.dhidden, buffers.partial, buffers.dlogits, buffers.dinput, *buffers.carry) if b is not None
+    ]
+    return [buffers.grad[: layout.network_size], *optional,
             buffers.norm_part[: buffers.network_parts]]  # fmt: skip
 
 
@@ -132,8 +141,12 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
         _prepared(child, layout, inputs, buffers, products),
     ]  # by layer, before its activation
     part = 0
+    paired = _paired(layout, inputs.dlogits.shape[0], products)
     for i in reversed(range(len(layers))):
         layer = layers[i]
+        if paired and i == 1:
+            own_pair(child, layers[:2], inputs, buffers, buffers.norm_part[part : part + _pair_blocks(layout)])
+            break
         below = gradients[i - 1] if i else buffers.dinput
         carry = buffers.carry[i - 1] if buffers.carry and i else None  # of the layer below, where that is a block
         more = inputs.trunk_more if i == len(layers) - 1 else None
@@ -141,13 +154,15 @@ def record(child: Child, layout: NetworkLayout, inputs: AdamGradInputs, buffers:
             past = buffers.carry[i]
             assert past is not None
             more = past.view((1, *past.shape))
+        dy = gradients[i]
+        assert dy is not None  # of a pair's first layer alone
         w, to = inputs.theta[layer.weight.offset : layer.weight.stop], _to(buffers, layer, buffers.parts[i])
         if products.backward[i]:
-            library_layer(child, products, layer, w, inputs.kept[i], gradients[i], below, to[0])
+            library_layer(child, products, layer, w, inputs.kept[i], dy, below, to[0])
         else:
             n = max(1, buffers.parts[i].weight_splits)
             squares = buffers.norm_part[part : part + weight_blocks(layer, n)] if buffers.partial is None else None
-            own_layer(child, layer, w, inputs.kept[i], gradients[i], below if carry is None else carry, to,
+            own_layer(child, layer, w, inputs.kept[i], dy, below if carry is None else carry, to,
                       buffers.parts[i].stride, n, squares, more, relu=i > 0)  # fmt: skip
             part += weight_blocks(layer, n)
         if below is None or i == 0:
@@ -272,6 +287,35 @@ def own_layer(child: Child, layer: Layer, w: Buffer, x: Buffer, dy: Buffer, dx: 
     )
 
 
+def _paired(layout: NetworkLayout, rows: int, products: NetworkProducts) -> bool:
+    """Whether the first two layers are one launch: both narrow, by the package's kernels and without a residual, few rows, and
+    nobody wants the gradient by the input."""
+    first, second = layout.layers[:2]
+    widest = max(first.k_padded, first.n_padded, second.n_padded)
+    own = not (products.rounded or products.bf16 or any(products.backward) or first.residual or second.residual)
+    return (own and second.relu and not layout.blocks and rows <= abi.constant("PAIR_GRADIENT_ROWS")
+            and widest <= abi.constant("PAIR_WIDTH"))  # fmt: skip
+
+
+def _pair_blocks(layout: NetworkLayout) -> int:
+    """Blocks of linear_backward_pair."""
+    first, second = layout.layers[:2]
+    return weight_blocks(second, 1) + first.n_padded // abi.constant("PAIR_GRADIENT_COLS")
+
+
+def own_pair(child: Child, layers: Sequence[Layer], inputs: AdamGradInputs, buffers: AdamGradBuffers,
+             squares: Buffer) -> None:  # fmt: skip
+    """Records the gradients of the first two layers in one launch."""
+    (first, second), dy = layers, buffers.dhidden[1]
+    assert dy is not None
+    height, width = _weight_region(second, 1)
+    (dw0, db0), (dw, db) = (_to(buffers, layer, Part()) for layer in layers)
+    child.launch("linear_backward_pair", (squares.size,), (160,), dict(
+        x0=inputs.kept[0], x=inputs.kept[1], dy=dy, w=inputs.theta[second.weight.offset : second.weight.stop], dw0=dw0, db0=db0,
+        dw=dw, db=db, norm_part=squares, R=dy.shape[0], K=first.k, Kp=first.k_padded, M=second.k, Mp=second.k_padded,
+        Np=second.n_padded, dw_blocks=weight_blocks(second, 1), block_rows=height, block_cols=width))  # fmt: skip
+
+
 def reduce(child: Child, grad: Buffer, buffers: AdamGradBuffers) -> None:
     """Records the sum of what is in parts, and the squares of the whole gradient."""
     assert buffers.partial is not None and buffers.runs is not None
@@ -364,6 +408,6 @@ def weight_blocks(layer: Layer, n_splits: int) -> int:
 
 
 __all__ = [
-    "AdamGradBuffers", "AdamGradInputs", "Part", "add", "gradient_rows", "library_layer", "own_layer", "reads", "record",
-    "reduce", "reduce_blocks", "residual_gradient", "splits", "sum_splits", "weight_blocks", "writes",
+    "AdamGradBuffers", "AdamGradInputs", "Part", "add", "gradient_rows", "library_layer", "own_layer", "own_pair", "reads",
+    "record", "reduce", "reduce_blocks", "residual_gradient", "splits", "sum_splits", "weight_blocks", "writes",
 ]  # fmt: skip
