@@ -15,7 +15,7 @@ from foxhunt_rt.kernels import images
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = re.compile(r"^FX_KERNEL\w*\((\w+)", re.MULTILINE)
-STRUCT = re.compile(r"^\}\s*(\w+)_args;", re.MULTILINE)
+STRUCT = re.compile(r"^(?:\}\s*|typedef \w+_args )(\w+)_args;", re.MULTILINE)  # an alias is one too
 
 
 def declared() -> dict[str, Path]:
