@@ -641,8 +641,9 @@ CASES: dict[str, Case] = {
     "graph.explain": lambda w: (lambda profile: lambda: graph.explain(w.rt, profile, w.step.launch))(w.profile),
     # ---------------------------------------------------------------- replay
     "Batch.allocate": lambda w: lambda: replay.Batch.allocate(w.rt, 32, 4),
-    **attribute(lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled", "Batch.transitions",
-                "Batch.windows"),  # fmt: skip
+    **attribute(
+        lambda w: replay.Batch.allocate(w.rt, 32, 4), "Batch.size", "Batch.sampled", "Batch.transitions", "Batch.windows"
+    ),
     "Batch.rows": lambda w: hooked(replay.Batch.allocate(w.rt, 32, 4).rows, 8, 16),
     "History()": lambda w: lambda: replay.History(w.rt, 1, 4, 32, "history"),
     "History.record_push": lambda w: w.pushing(),

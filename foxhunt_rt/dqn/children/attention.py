@@ -1,9 +1,9 @@
 """forward.attention and adam_grad.attention: attention over the window in front of the trunk (docs/step/attention.md).
 
 The way there: forward.attention_past projects the windows to keys and values, which needs no other block, so it runs beside
-forward.temporal; forward.attention: 1. q_proj, 2. `attention`, a block a row, 3. out_proj, added to the state. The way back on s:
-1. out_proj, 2. `attention_backward`, 3. q_proj, with the state's gradient where another block made that state, 4. kv_proj,
-5. `grad_reduce`.
+forward.temporal; forward.attention: 1. q_proj, 2. `attention`, a block a row, 3. out_proj, added to the state. The way back on s,
+adam_grad.attention: 1. out_proj, 2. `attention_backward`, 3. q_proj, with the state's gradient where another block made that.
+adam_grad.attention_past, beside the blocks before it: 1. kv_proj, 2. `grad_reduce`.
 """
 
 from __future__ import annotations
@@ -172,13 +172,15 @@ class Attention(Extension):
         runs = gradients.runs(rt, group)
         kept = {name: matrices(work.scratch[name], 0, 1) for name in ("q", "kv", "weight", "o")}
         begin, stop = layout.group_range(self.name)
-        reads = [theta[begin:stop], inputs.x, *inputs.windows.buffers(), gradient, work.out, *kept.values(), runs]
-        with step.block_backward(self.name, reads, [*made.values(), *([below] if below is not None else []),
-                                                    *group.gradient]) as child:  # fmt: skip
+        partial = made["partial"]
+        parts = {name: gradients.part(name, partial) for name in _PRODUCTS}
 
-            def product(name: str, x: Buffer, dy: Buffer, dx: Buffer | None = None, more: Buffer | None = None) -> None:
-                gradients.record(child, name, theta, made["partial"], x, dy, dx, more)
+        def product(name: str, x: Buffer, dy: Buffer, dx: Buffer | None = None, more: Buffer | None = None) -> None:
+            gradients.record(child, name, theta, partial, x, dy, dx, more)
 
+        reads = [theta[begin:stop], inputs.x, inputs.windows.length, gradient, work.out, *kept.values()]
+        writes = [*(made[name] for name in ("dq", "dkv", "d_o", "stats")), parts["q_proj"], parts["out_proj"]]
+        with step.block_backward(self.name, reads, writes if below is None else [*writes, below]) as child:
             product("out_proj", kept["o"], gradient, made["d_o"])
             child.launch("attention_backward", (rows,), (_threads(rows),), shared=block.shared_bytes(), args=dict(
                 **{name: flat(kept[name]) for name in ("q", "kv", "weight")}, d_o=made["d_o"], x=inputs.x,
@@ -188,8 +190,11 @@ class Attention(Extension):
                 gradient.view((1, *gradient.shape)) if below is not None else None
             )  # the state goes on beside the block
             product("q_proj", inputs.x, made["dq"], below, more)
+        with step.child("adam_grad.attention_past", after="adam_grad.attention",
+                        reads=[inputs.windows.states, made["dkv"], partial, runs],
+                        writes=[parts["kv_proj"], *group.gradient]) as child:  # fmt: skip
             product("kv_proj", past, made["dkv"])
-            group.record_squares(child, made["partial"], runs)
+            group.record_squares(child, partial, runs)
         metrics = step.metrics_of(self)
         with step.child(
             "adam_grad.attention_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]

@@ -70,6 +70,11 @@ class BlockGradients:
         rows = [(s.offset - start, s.stop - start, *parts[s.name.removeprefix(f"{name}.")], 0) for s in group.segments]
         return rt.array(np.array(rows, abi.dtype("grad_run")), f"{name}.runs")
 
+    def part(self, name: str, partial: Buffer) -> Buffer:
+        """Where a product's gradients lie in ``partial``: what the child that records it declares as written."""
+        view: Buffer = partial[self.places[name] : self.places[name] + self.splits[name] * self.strides[name]]
+        return view
+
     def record(self, child: Child, name: str, theta: Buffer, partial: Buffer, x: Buffer, dy: Buffer, dx: Buffer | None = None,
                more: Buffer | None = None) -> None:  # fmt: skip
         """Records dW into its place in ``partial``, and dx = dy W' (+ ``more``, f32 (1, R, Kp)) where wanted."""

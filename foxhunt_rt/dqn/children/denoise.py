@@ -2,8 +2,8 @@
 
 per_sample.denoise, behind per_sample: `denoise_rows`, a block a row, and `replay_windows` where the network looks back.
 post_aux.denoise, beside ddqn: 1. the head, a product; 2. `denoise_loss`, a block a row; 3. its gradient by parameters and trunk;
-4. `column_means`, the metrics; 5. with denoise.shape_trunk `denoise_trunk`, within the
-budget; 6. the squares of the group's gradient.
+4. with denoise.shape_trunk `denoise_trunk`, within the budget.
+post_aux.denoise_sum, for which the trunk does not wait: 1. `column_means`, the metrics; 2. the squares of the group's gradient.
 """
 
 from __future__ import annotations
@@ -98,17 +98,16 @@ class Denoise(Extension):
             self.dx = floats("dx", *x.shape)
             norms = floats("norms", h) if self.dx.size > _DIRECT_ELEMENTS else None
             through = [self.dx, step.trunk_gradient(self.name), *([norms] if norms is not None else [])]
-        reads = [x, weight, bias, noised.state, clean, self.source, step.step, runs]
+            through.append(step.metric("denoise_scale"))
+        reads = [x, weight, bias, noised.state, clean, self.source, step.step]
         with step.child("post_aux.denoise", after="ddqn", reads=reads,
-                        writes=[self.output, doutput, rows, partial, means, *group.gradient, *through]) as child:  # fmt: skip
+                        writes=[self.output, doutput, rows, partial, *through]) as child:  # fmt: skip
             forward.own_layer(child, layer, h, [x], LayerWeights(weight, bias), self.output)
             child.launch("denoise_loss", (h,), (_THREADS,), dict(
                 output=self.output, noised=noised.state, clean=clean, source=self.source, doutput=doutput, rows=rows, H=h,
                 B=clean.shape[0], S=step.layout.state_dim, Sp=step.layout.state_padded, Np=layer.n_padded))  # fmt: skip
             to = partial, partial[layer.weight.size :]
             adam_grad.own_layer(child, layer, weight, x, doutput, self.dx, to, stride, n_splits, None, relu=False)
-            child.launch("column_means", (1,), (_THREADS,), dict(
-                rows=rows, means=means[: rows.shape[1]], R=h, C=rows.shape[1], means_of=rows.shape[1]))  # fmt: skip
             if self.dx is not None:
                 width = self.dx.shape[1]
                 if norms is not None:
@@ -116,6 +115,11 @@ class Denoise(Extension):
                 child.launch("denoise_trunk", (-(-self.dx.size // _TRUNK_ELEMENTS),), (256,), dict(
                     dx=self.dx, norms=norms, step=step.step, dtrunk=through[1], scale=step.metric("denoise_scale"),
                     share=self.config.budget_share, H=h, Hp=width))  # fmt: skip
+        reported = means[: rows.shape[1]]
+        with step.child("post_aux.denoise_sum", after="post_aux.denoise", reads=[rows, partial, runs],
+                        writes=[reported, *group.gradient]) as child:  # fmt: skip
+            child.launch("column_means", (1,), (_THREADS,), dict(
+                rows=rows, means=reported, R=h, C=rows.shape[1], means_of=rows.shape[1]))  # fmt: skip
             group.record_squares(child, partial, runs)
 
 

@@ -2,8 +2,8 @@
 
 The way there, by three passes side by side: forward.temporal_past: in_proj on all positions of the windows; beside it
 forward.temporal_gate: z_proj on the state; forward.temporal: 1. `mamba_scan`, a block a row, 2. out_proj, added to the state. The
-way back on s: 1. out_proj, 2. `mamba_scan_backward`, 3. in_proj, 4. z_proj, 5. `grad_reduce`: what was split, and the squares of
-the group's gradient.
+way back on s: adam_grad.temporal: 1. out_proj, 2. `mamba_scan_backward`; adam_grad.temporal_gate: z_proj; beside it
+adam_grad.temporal_past: 1. in_proj, 2. `grad_reduce`: what was split, and the squares of the group's gradient.
 """
 
 from __future__ import annotations
@@ -267,17 +267,25 @@ class Temporal(Extension):
             gradients.record(child, name, theta, made["partial"], x, dy, dx)
 
         tile, shared = block.tile(layout, backward=True)
-        reads = [theta[begin:stop], inputs.x, *inputs.windows.buffers(), gradient, work.out, *kept.values(), runs]
-        with step.block_backward(self.name, reads, [*made.values(), *group.gradient]) as child:
+        partial = made["partial"]
+        parts = {name: gradients.part(name, partial) for name in _PRODUCTS}
+        reads = [theta[begin:stop], inputs.x, inputs.windows.length, gradient, work.out, *kept.values()]
+        writes = [*(made[name] for name in ("dproj", "dz", "dgated", "stats")), parts["out_proj"], partial[at:]]
+        with step.block_backward(self.name, reads, writes) as child:
             product("out_proj", matrices(work.scratch["gated"], 0, 1), gradient, made["dgated"])
             child.launch("mamba_scan_backward", (blocks,), (_BACKWARD_THREADS[blocks > _FEW_BLOCKS],), shared=shared, args=dict(
                 **{name: flat(kept[name]) for name in ("proj", "z", "y", "memory")}, dgated=made["dgated"], x=inputs.x,
                 out=matrices(work.out, 0, 1), length=inputs.windows.length, theta=block.cut_small(layout, theta),
                 dproj=made["dproj"], dz=made["dz"], partial=made["partial"][at:], stats=made["stats"], R=rows, blocks=blocks,
                 rows_per_block=-(-rows // blocks), Sp=layout.state_padded, tile=tile, **sizes, **small))  # fmt: skip
-            product("in_proj", past, made["dproj"])
+        with step.child("adam_grad.temporal_gate", after="adam_grad.temporal", reads=[inputs.x, made["dz"]],
+                        writes=[parts["z_proj"]]) as child:  # fmt: skip
             product("z_proj", inputs.x, made["dz"])
-            group.record_squares(child, made["partial"], runs, blocks)
+        with step.child("adam_grad.temporal_past", after="adam_grad.temporal",
+                        reads=[inputs.windows.states, made["dproj"], partial, runs],
+                        writes=[parts["in_proj"], *group.gradient]) as child:  # fmt: skip
+            product("in_proj", past, made["dproj"])
+            group.record_squares(child, partial, runs, blocks)
         metrics = step.metrics_of(self)
         with step.child(
             "adam_grad.temporal_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]

@@ -92,18 +92,22 @@ def test_gradients_of_the_whole_step(runtime: Runtime, case: Case, settings: tup
         assert result.bitwise_equal, str(result)
         assert not learner.graph.verify(steps=1, plant="adam_grad.attention").bitwise_equal
         edges = {tuple(edge) for edge in learner.graph.info()["edges"]}
-        assert ("per_sample", "forward.attention_past") in edges
+        assert ("per_sample.windows", "forward.attention_past") in edges
         assert (
             not {("forward.temporal", "forward.attention_past"), ("forward.attention_past", "forward.temporal")} & edges
         )
     learner.close()
 
 
-def test_off_adds_nothing_and_on_adds_four_parts(runtime: Runtime) -> None:
+def test_off_adds_nothing_and_on_adds_parts(runtime: Runtime) -> None:
     off, on = (harness.footprint(runtime, settings) for settings in ((), SMALL))
-    assert on.children - off.children == {"forward.attention_past", "forward.attention", "adam_grad.attention",
+    assert on.children - off.children == {"per_sample.windows", "forward.attention_past", "forward.attention",
+                                          "adam_grad.attention", "adam_grad.attention_past",
                                           "adam_grad.attention_metrics"}  # fmt: skip
     assert on.nodes == off.nodes + 11 and on.bytes > off.bytes
+    both = harness.footprint(runtime, BOTH)
+    assert {("adam_grad.attention", "adam_grad.temporal"), ("adam_grad.attention_past", "adam")} <= both.edges
+    assert ("adam_grad.attention_past", "adam_grad.temporal") not in both.edges
 
 
 def test_resume_and_reset(runtime: Runtime) -> None:

@@ -196,10 +196,10 @@ def test_off_it_adds_nothing_and_on_what_is_said(runtime: Runtime) -> None:
     plain = harness.footprint(runtime, ("network.hidden=16,16,16",))
     assert plain == harness.footprint(runtime, ("network.hidden=16,16,16", "depth.drop=0.7"))
     residual, on = harness.footprint(runtime, RESIDUAL), harness.footprint(runtime, ON)
-    # a launch each way for each block, and one since the first two layers no longer share theirs
-    assert residual.nodes == plain.nodes + 2 * 2 + 1 and residual.order == plain.order
+    # a launch each way for each block, and one each way since the first two layers no longer share theirs
+    assert residual.nodes == plain.nodes + 2 * 2 + 2 and residual.order == plain.order
     assert on.nodes == residual.nodes + 1 and on.children - residual.children == {"forward.depth"}
-    shared = {module for module in plain.modules if not module.startswith("linear_pair")}
+    shared = {module for module in plain.modules if not module.startswith(("linear_pair", "linear_backward_pair"))}
     assert on.bytes > residual.bytes > plain.bytes and on.modules > residual.modules > shared
     assert on.order.index("forward.depth") == on.order.index("forward") - 1
 

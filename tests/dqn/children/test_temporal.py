@@ -157,22 +157,28 @@ def test_finite_differences(runtime: Runtime) -> None:
     learner.close()
 
 
-def test_off_adds_nothing_and_on_adds_five_parts(runtime: Runtime) -> None:
+def test_off_adds_nothing_and_on_adds_parts(runtime: Runtime) -> None:
     off, on = harness.footprint(runtime, ("network.window=7",)), harness.footprint(runtime, SMALL)
     assert off == harness.footprint(runtime, ())
     assert on.children - off.children == {
-        "forward.temporal_past", "forward.temporal_gate", "forward.temporal", "adam_grad.temporal",
-        "adam_grad.temporal_metrics"}  # fmt: skip
+        "per_sample.windows", "forward.temporal_past", "forward.temporal_gate", "forward.temporal", "adam_grad.temporal",
+        "adam_grad.temporal_gate", "adam_grad.temporal_past", "adam_grad.temporal_metrics"}  # fmt: skip
+    assert (
+        not {("adam_grad.temporal_gate", "adam_grad.temporal"), ("per_sample.windows", "forward.temporal_gate")}
+        & on.edges
+    )
+    assert {("adam_grad.temporal_gate", "adam_grad.temporal_past"), ("adam_grad.temporal_past", "adam")} <= on.edges
     assert on.nodes == off.nodes + 11 and on.bytes > off.bytes
     with Runtime(runtime.device.ordinal) as own:
         learner = harness.learner(own, SMALL, rows=False)
         by_name = {child.name: child for child in learner.graph.children}
-        assert by_name["per_sample"].kernels == ["per_sample", "replay_windows"]
+        assert by_name["per_sample"].kernels + by_name["per_sample.windows"].kernels == ["per_sample", "replay_windows"]
         assert (
             by_name["forward.temporal_past"].kernels == by_name["forward.temporal_gate"].kernels == ["linear_forward"]
         )
         assert by_name["forward.temporal"].kernels == ["mamba_scan", "linear_forward"]
-        assert by_name["adam_grad.temporal"].kernels == ["linear_backward", "mamba_scan_backward", "grad_reduce"]
+        assert by_name["adam_grad.temporal"].kernels == ["linear_backward", "mamba_scan_backward"]
+        assert by_name["adam_grad.temporal_past"].kernels == ["linear_backward", "grad_reduce"]
         learner.close()
 
 
