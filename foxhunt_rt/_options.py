@@ -7,13 +7,14 @@ Knows no option of its own: those stand in config.py.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 import operator
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from foxhunt_rt._names import choose
 
 
 class ConfigError(ValueError):
@@ -114,9 +115,7 @@ class Section:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"unknown {what}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
+    return f"unknown {what}; {choose(name, known)}"
 
 
 def merged(node: Any, values: Mapping[str, Any], prefix: str) -> Any:

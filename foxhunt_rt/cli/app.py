@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import json
 import os
@@ -18,6 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from foxhunt_rt import __version__
+from foxhunt_rt._names import choose
 from foxhunt_rt.cli.errors import ExitCode, Terminated, UsageError, exit_code, one_line
 
 #: When the command began, for the wall time it reports.
@@ -103,10 +103,7 @@ def _dispatch(argv: list[str]) -> int:
     parser = build_parser()
     word = next((a for a in argv if not a.startswith("-")), None)
     if argv and argv[0] == word and word not in COMMANDS:
-        near = difflib.get_close_matches(word, COMMANDS, n=1)
-        raise UsageError(
-            f"no command {word!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(COMMANDS)}")
-        )
+        raise UsageError(f"no command {word!r}; {choose(word, COMMANDS)}")
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.cli.errors import ExitCode, UsageError
 
 #: Steps before the comparison, so that moments, priorities and target are not those of the first step.
@@ -39,6 +40,9 @@ def run(args: argparse.Namespace) -> int:
     with Runtime() as rt:
         world = small_world(rt, config)
         learner, fold = world.learner, world.folds[0]
+        names = [child.name for child in learner.graph.children]
+        if plant is not None and plant not in names:
+            raise UsageError(f"--plant child={plant}: no such child; {choose(plant, names, 'the children')}")
         world.enter(fold, config.train.seed)
         world.collector.policy.set_exploration(1.0)
         world.collector.begin(split_window(world.ends, *fold.train, config.market.environments))

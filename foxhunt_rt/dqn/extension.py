@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.blocks import BlockChain, InputBlock
 from foxhunt_rt.dqn.children.adam import AdamBuffers
@@ -341,7 +342,7 @@ class StepView:
         found = [g for g in self.layout.groups if g.name == name]
         if not found:
             raise LayoutError(
-                f"no parameter group {name}: the groups are {', '.join(g.name for g in self.layout.groups) or 'none'}"
+                f"no parameter group {name}; {choose(name, [g.name for g in self.layout.groups], 'the groups')}"
             )
         return GroupView(found[0], self.layout.group_segments[name], self.groups, self.adam, self.grad)
 

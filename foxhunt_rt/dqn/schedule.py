@@ -6,12 +6,12 @@ tau_polyak, beta_per) are computed on the device by counters, from the step numb
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.graph import Runtime
 from foxhunt_rt.kernels import abi
@@ -113,10 +113,8 @@ class Control:
                 section, option = _OPTIONS[name].split(".")
                 changes.setdefault(section, {})[option] = value
             else:
-                known = [*_OPTIONS, "alpha_c51"]
-                near = difflib.get_close_matches(name, known, n=1)
-                raise ConfigError(f"{name} cannot change while training runs; "
-                                  + (f"did you mean {near[0]}?" if near else f"these can: {', '.join(known)}"))  # fmt: skip
+                hint = choose(name, [*_OPTIONS, "alpha_c51"], "these can")
+                raise ConfigError(f"{name} cannot change while training runs; {hint}")
         self.config, self.alpha_c51 = config.merged(changes), alpha
         self.apply()
 

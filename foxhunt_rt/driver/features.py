@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.driver.errors import DriverError, FoxhuntError
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class Features:
         without = {*without, *environment}
         unknown = without.difference(NAMES)
         if unknown:
-            raise FoxhuntError(f"no feature {', '.join(sorted(unknown))}: known are {', '.join(NAMES)}")
+            name = min(unknown)
+            raise FoxhuntError(f"no feature {name}; {choose(name, NAMES)}")
         self._context = weakref.ref(context)
         self.device = context.device.ordinal
         self.driver_version = context.device.driver_version
@@ -126,7 +128,7 @@ class Features:
         if name not in self._reasons:
             feature = next((f for f in FEATURES if f.name == name), None)
             if feature is None:
-                raise FoxhuntError(f"no feature {name}: known are {', '.join(NAMES)}")
+                raise FoxhuntError(f"no feature {name}; {choose(name, NAMES)}")
             context = self._context()
             assert context is not None
             if self.device not in _trials:

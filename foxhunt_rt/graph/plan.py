@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.driver import Buffer, CaptureError, FoxhuntError, Function, Graph, GraphExec, Stream, capture, captures
 from foxhunt_rt.graph.child import Child, KernelOp, LibraryOp, Op
 from foxhunt_rt.graph.conditional import Composition, ConditionalComposer, Flag, LoopState
@@ -100,8 +101,8 @@ class StepPlan:
         if anchor is None:
             return len(names)
         if anchor not in names:
-            raise FoxhuntError(f"child {name}: plan {self.name} has no child {anchor} to stand beside; its children are "
-                               f"{', '.join(names) or 'none yet'}")  # fmt: skip
+            raise FoxhuntError(f"child {name}: plan {self.name} has no child {anchor} to stand beside; "
+                               f"{choose(anchor, names, 'its children')}")  # fmt: skip
         if before is not None:
             return names.index(before)
         last = self._last_after.get(anchor, anchor)

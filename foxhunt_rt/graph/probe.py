@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from foxhunt_rt import kernels
+from foxhunt_rt._names import choose
 from foxhunt_rt.driver import Event, FoxhuntError, Function, Graph, Module, Stream, capture
 from foxhunt_rt.graph.runtime import Runtime
 
@@ -302,7 +303,7 @@ def chosen(names: Sequence[str] | None) -> list[Arm]:
     wanted: set[str] = set()
     for name in names:
         if name not in known:
-            raise FoxhuntError(f"no arm {name!r}: the arms are {', '.join(known)}")
+            raise FoxhuntError(f"no arm {name!r}; {choose(name, known, 'the arms')}")
         at: str | None = name
         while at is not None:
             wanted.add(at)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foxhunt_rt import kernels
+from foxhunt_rt._names import choose
 from foxhunt_rt.driver import DriverError, Event, FoxhuntError, Function, Graph, Stream, capture, loader
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ def probe_quirks(names: Sequence[str] | None = None, device: int = 0) -> dict[st
     known = [q.name for q in QUIRKS]
     for name in names or ():
         if name not in known:
-            raise FoxhuntError(f"no quirk {name!r}: there are {', '.join(known)}")
+            raise FoxhuntError(f"no quirk {name!r}; {choose(name, known)}")
     command = [sys.executable, "-m", "foxhunt_rt.graph.quirks", str(device), *(names or known)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.driver import Buffer, FoxhuntError, Function, Graph, GraphExec, LifetimeError, captures
 from foxhunt_rt.driver.memory import ForeignAllocation
 from foxhunt_rt.graph import dot, launch_map, outline, svg
@@ -322,7 +323,7 @@ class StepGraph:
             return list(range(len(self.children)))
         found = [i for i, c in enumerate(self.children) if c.name == name]
         if not found:
-            raise FoxhuntError(f"no child {name!r}: the children are {', '.join(c.name for c in self.children)}")
+            raise FoxhuntError(f"no child {name!r}; {choose(name, [c.name for c in self.children], 'the children')}")
         return found
 
     def verify(self, steps: int = 1, plant: str | None = None) -> Verification:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.driver import FoxhuntError, Function, Graph, GraphExec
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def check_slots(child: str, op: KernelOp, values: Mapping[str, Any]) -> None:
     """Raises unless every field exists and was declared as a slot."""
     for name in values:
         if name not in op.fields:
-            raise FoxhuntError(f"{child}.{op.kernel} has no field {name}: its fields are {', '.join(op.fields)}")
+            raise FoxhuntError(f"{child}.{op.kernel} has no field {name}; {choose(name, op.fields, 'its fields')}")
         given = op.fields[name]
         if not isinstance(given, Slot):
             source = f" (from {given.source})" if isinstance(given, Const) and given.source else ""

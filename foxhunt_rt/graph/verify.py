@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.driver import FoxhuntError, counts
 from foxhunt_rt.driver.tracing import launches
 from foxhunt_rt.graph.state import Difference, State, flip_bit
@@ -63,7 +64,7 @@ def verify(step: StepGraph, steps: int, plant: str | None) -> Verification:
         raise FoxhuntError(f"verify needs at least one step, not {steps}")
     names = [c.name for c in step.children]
     if plant is not None and plant not in names:
-        raise FoxhuntError(f"no child {plant!r} to plant a fault in: the children are {', '.join(names)}")
+        raise FoxhuntError(f"no child {plant!r} to plant a fault in; {choose(plant, names, 'the children')}")
     states = [State((*c.writes, *c.private), step.plan.volatile_fields) for c in step.children]
     before = step.state.snapshot()
     results: list[ModeResult] = []

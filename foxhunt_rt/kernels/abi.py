@@ -5,13 +5,13 @@ The one source is the headers that the kernels were compiled with (installed bes
 
 from __future__ import annotations
 
-import difflib
 import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.kernels.errors import AbiError
 from foxhunt_rt.kernels.header import Field, HeaderError, StructInfo, read_headers
 
@@ -114,8 +114,8 @@ class Abi:
 
 
 def _near(name: str, known: dict[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f": did you mean {close[0]}?" if close else ": see cuda_src/abi"
+    hint = choose(name, known)
+    return f": {hint}" if hint.endswith("?") else ": see cuda_src/abi"
 
 
 _added: list[Path] = []

@@ -8,7 +8,6 @@ Guide). Neither synchronizes nor calls the driver.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import platform
@@ -16,6 +15,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.kernels.abi import NATIVE
 from foxhunt_rt.kernels.errors import ArchitectureError, KernelNotFound
 
@@ -68,8 +68,8 @@ class Images:
     def kernel(self, name: str) -> KernelInfo:
         """Raises KernelNotFound, with the nearest name, when there is no such kernel."""
         if name not in self.kernels:
-            close = difflib.get_close_matches(name, self.kernels, 1)
-            mend = f"did you mean {close[0]}?" if close else "build it with `python tools/build.py`"
+            hint = choose(name, self.kernels)
+            mend = hint if hint.endswith("?") else "build it with `python tools/build.py`"
             raise KernelNotFound(f"no kernel {name}: {mend}")
         return self.kernels[name]
 

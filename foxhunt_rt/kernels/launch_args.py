@@ -8,7 +8,6 @@ and who writes what comes from here.
 from __future__ import annotations
 
 import ctypes
-import difflib
 import operator
 import struct as c_struct
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from foxhunt_rt._names import choose
 from foxhunt_rt.kernels import abi as abi_module
 from foxhunt_rt.kernels.abi import Abi, Field, StructInfo
 from foxhunt_rt.kernels.errors import AbiError, ArgumentError
@@ -146,9 +146,7 @@ def _check_names(kernel: str, info: StructInfo, args: Mapping[str, Any]) -> None
     known = [field.name for field in info.fields if not field.is_pad]
     for name in args:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            mend = f"did you mean {close[0]}?" if close else f"its fields are {', '.join(known)}"
-            raise ArgumentError(kernel, name, f"no such argument: {mend}")
+            raise ArgumentError(kernel, name, f"no such argument: {choose(name, known, 'its fields')}")
     for field in info.fields:
         if field.name in args or field.is_pad:
             continue

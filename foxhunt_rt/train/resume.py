@@ -126,6 +126,8 @@ class SavedRun:
             There is none, the run is complete, or the file is damaged, foreign or newer; the one before is offered.
         """
         path = run
+        if not run.exists():
+            raise ResumeError(f"{run}: no such run; give the folder that a run left, or its resume.safetensors")
         if run.is_dir():
             path, previous = (run / "checkpoints" / f"{name}.safetensors" for name in (_CURRENT, _PREVIOUS))
             if not path.exists() and previous.exists():  # the run was killed while it wrote

@@ -157,7 +157,7 @@ def test_bad_usage(cli, leftovers, args, says):
 def test_a_run_that_is_not_there_is_not_resumed(cli, leftovers):
     done = cli("train", "--resume", "runs/x")
     assert done.code == DATA
-    assert "runs/x does not exist; give" in done.error
+    assert "runs/x: no such run; give the folder" in done.error
     assert leftovers() == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from ..train.train_harness import timeless
 from .conftest import ROOT, environment
 
-FAILURE, GUARD, INTERRUPTED, TERMINATED = 1, 5, 130, 143
+FAILURE, USAGE, GUARD, INTERRUPTED, TERMINATED = 1, 2, 5, 130, 143
 
 SMALL = """
 [network]
@@ -301,9 +301,10 @@ def test_verify_finds_a_planted_bit_and_names_the_child(cli, small, child):
 
 
 def test_verify_with_an_unknown_child(cli, small):
-    done = cli("verify", *small, "--plant", "child=adamm")
-    assert done.code == FAILURE
-    assert "the children are counters" in done.error
+    for name, answer in (("adamm", "did you mean adam?"), ("zzz", "the children: counters, per_sample")):
+        done = cli("verify", *small, "--plant", f"child={name}")
+        assert done.code == USAGE
+        assert answer in done.error
 
 
 def test_doctor_knows_this_machine(cli):

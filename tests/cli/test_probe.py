@@ -31,5 +31,5 @@ def test_floors(cli: Cli):
 
 def test_bad_arguments(cli: Cli):
     assert "give at least 1 of each" in cli("probe", "isolation", "--rounds", "0").error
-    assert "the arms are alone" in cli("probe", "isolation", "--arms", "sharing", "--no-loading").error
+    assert "the arms: alone" in cli("probe", "isolation", "--arms", "sharing", "--no-loading").error
     assert cli("probe", "nothing").code == 2

@@ -164,7 +164,7 @@ def test_clashes_and_wrong_places_are_refused(runtime: Runtime) -> None:
         learner_of(runtime, CASES[1], Flat(), Flat())
     with pytest.raises(ExtensionError, match="give each a name of its own"):
         learner_of(runtime, CASES[1], Nameless())
-    with pytest.raises(Exception, match="has no child c51 to stand beside; its children are counters, per_sample"):
+    with pytest.raises(Exception, match="has no child c51 to stand beside; its children: counters, per_sample"):
         learner_of(runtime, CASES[1], Lost())
 
 

@@ -133,7 +133,7 @@ def test_a_runtime_can_do_without(runtime: Runtime, caplog: pytest.LogCaptureFix
     assert len(caplog.records) == 1
     assert runtime.features.has("conditional_nodes")
     for wrong in ("conditionals", ""):
-        with pytest.raises(FoxhuntError, match="known are conditional_nodes, function_loading"):
+        with pytest.raises(FoxhuntError, match="known: conditional_nodes, function_loading"):
             Runtime(without=[wrong])
     with pytest.raises(FoxhuntError, match="no feature warp_drive"):
         runtime.features.has("warp_drive")

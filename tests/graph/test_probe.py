@@ -115,7 +115,7 @@ def stack(runtime) -> int:
 def test_arms_bring_their_controls(runtime):
     assert [a.name for a in chosen(["stack between, pre-sized"])] == ["alone", "copy between", "stack between",
                                                                        "stack between, pre-sized"]  # fmt: skip
-    with pytest.raises(FoxhuntError, match="no arm 'sharing': the arms are alone, shared function"):
+    with pytest.raises(FoxhuntError, match="no arm 'sharing'; the arms: alone, shared function"):
         chosen(["sharing"])
     with pytest.raises(FoxhuntError, match="checksums are exact up to 4032"):
         probe_isolation(runtime, 1, 5000)

@@ -108,7 +108,7 @@ def test_missing_argument(abi: Abi, name: str) -> None:
 def test_unknown_argument_suggests_the_near_one(abi: Abi) -> None:
     with pytest.raises(ArgumentError, match=r"^scale\(facotr\): no such argument: did you mean factor\?"):
         pack("scale", arguments(abi, facotr=1.0), abi)
-    with pytest.raises(ArgumentError, match=r"^scale\(zzz\): no such argument: its fields are x, bias, y"):
+    with pytest.raises(ArgumentError, match=r"^scale\(zzz\): no such argument: its fields: x, bias, y"):
         pack("scale", arguments(abi, zzz=1.0), abi)
 
 

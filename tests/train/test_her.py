@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foxhunt_rt.config import ConfigError
 from foxhunt_rt.dqn.children.her import Her
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.market.walks import split_window
@@ -129,3 +130,9 @@ def test_a_new_scale_of_profits_reaches_the_kernel(worlds: Any) -> None:
     environment.set_model(dataclasses.replace(model, pnl_scale=123.0))
     assert environment.pnl_scale.to_numpy() == [123.0]
     environment.set_model(model)
+
+
+def test_columns_beside_those_of_the_market_are_refused(runtime: Any) -> None:
+    config = small_config("her.enabled=true", "her.goal_column=3")
+    with pytest.raises(ConfigError, match="the market's own here; leave them out"):
+        World(runtime, small_data(config), config)

@@ -64,6 +64,8 @@ class Her(Extension):
 def _slot(config: HerConfig, replay: Replay) -> GoalSlot:
     """The replay's own, which the market sets, or that of the options."""
     if replay.goal is not None:
+        if config.goal_column >= 0 or config.achieved_column >= 0:
+            raise ConfigError("her.goal_column and her.achieved_column are the market's own here; leave them out")
         return replay.goal
     if config.goal_column < 0 or config.achieved_column < 0:
         raise ConfigError("her needs states with a goal and what was achieved in them; set her.goal_column and "
