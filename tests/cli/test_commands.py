@@ -129,10 +129,12 @@ def test_a_guard_fault_has_its_own_exit_code(cli, small, tmp_path):
 
 
 def started(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
+    """The command, with SIGINT as a terminal gives it: a shell's background job, these tests say, hands on that it is ignored."""
     work = tmp_path / "work"
     work.mkdir(parents=True, exist_ok=True)
     return subprocess.Popen([sys.executable, "-m", "foxhunt_rt", *args], cwd=work, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=environment(FOXHUNT_CACHE=str(tmp_path / "cache")))  # fmt: skip
+                            stderr=subprocess.PIPE, env=environment(FOXHUNT_CACHE=str(tmp_path / "cache")),
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])

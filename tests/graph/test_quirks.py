@@ -60,5 +60,5 @@ def test_a_question_that_ends_its_process_is_an_answer(monkeypatch):
 
 
 def test_an_unknown_quirk_is_refused():
-    with pytest.raises(FoxhuntError, match="no quirk 'nonsense': known: handle-outside, "):
+    with pytest.raises(FoxhuntError, match="no quirk 'nonsense'; known: handle-outside, "):
         quirks.probe_quirks(["nonsense"])
