@@ -229,7 +229,7 @@ class CqlConfig(Section):
 
     section = "cql"
     enabled: bool = option(False, "add the conservative loss to the step")
-    alpha: float = option(0.1, "alpha_cql: weight of the loss", above=0.0)
+    alpha: float = option(0.001, "alpha_cql: weight of the loss, by which values shift", above=0.0)
     budget_share: float = option(0.3, "bound on its part of dlogits, as a share of loss.grad_budget", above=0.0)
 
 

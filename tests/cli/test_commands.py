@@ -129,7 +129,7 @@ def test_a_guard_fault_has_its_own_exit_code(cli, small, tmp_path):
 
 
 def started(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
-    """The command, with SIGINT as a terminal gives it: a shell's background job, these tests say, hands on that it is ignored."""
+    """The command, with SIGINT as from a terminal: what a shell starts in the background inherits that it is ignored."""
     work = tmp_path / "work"
     work.mkdir(parents=True, exist_ok=True)
     return subprocess.Popen([sys.executable, "-m", "foxhunt_rt", *args], cwd=work, text=True, stdout=subprocess.PIPE,

@@ -132,7 +132,10 @@ def test_a_runtime_can_do_without(runtime: Runtime, caplog: pytest.LogCaptureFix
                 assert plan.build(steps_per_launch=2).info()["decided_by"] == "host"
     assert len(caplog.records) == 1
     assert runtime.features.has("conditional_nodes")
-    for wrong, answer in (("conditionals", "did you mean conditional_nodes"), ("", "known: conditional_nodes, function_")):
+    for wrong, answer in (
+        ("conditionals", "did you mean conditional_nodes"),
+        ("", "known: conditional_nodes, function_"),
+    ):
         with pytest.raises(FoxhuntError, match=answer):
             Runtime(without=[wrong])
     with pytest.raises(FoxhuntError, match="no feature warp_drive"):

@@ -176,6 +176,35 @@ def test_cql_lowers_what_was_not_done(runtime: Runtime) -> None:
     assert gaps[1] > gaps[0] + 0.5, gaps
 
 
+def test_cql_shifts_values_by_the_variance_of_returns(runtime: Runtime) -> None:
+    """Where the gradients of cross-entropy and CQL cancel: Q_a - E[r_a] = alpha_cql (f_a - softmax(Q)_a) / f_a Var(Z_a), with f_a
+    the share of the rows with action a (docs/step/aux.md). One state, rewards of -1 and 1, every share known."""
+    atoms, alpha, shares = 21, 0.2, np.array([5, 2, 1]) / 8
+    learner = Learner(runtime, Config().with_set([
+        "network.hidden=8", f"network.atoms={atoms}", "replay.capacity=256", "replay.batch=64", "replay.n_step=1",
+        "replay.alpha=0", "optim.lr=3e-3", "optim.lr_min=1e-5", "optim.horizon=1500", "loss.grad_budget=0",
+        "loss.alpha_c51_start=1", "cql.enabled=true", f"cql.alpha={alpha}"]), 3, (3,))  # fmt: skip
+    staging = learner.replay.staging(16)
+    state, ones = np.ones((16, 3), np.float32), np.ones(16, bool)
+    action = np.repeat([0, 1, 2], [10, 4, 2])
+    for k in range(16):
+        reward = np.where((np.arange(16) + k) % 2, 1.0, -1.0).astype(np.float32)
+        learner.replay.insert_batch(staging, action, reward, ones, ~ones, state=state, next_state=state)
+    for _ in range(1500):
+        learner.step()
+    learner.drain()
+    logits = learner.forward.logits.to_numpy()[0][0, : 4 * atoms].astype(np.float64)
+    z = np.linspace(learner.config.loss.v_min, learner.config.loss.v_max, atoms)
+    advantage = logits[atoms:].reshape(3, atoms)
+    p = np.asarray(jax.nn.softmax(logits[:atoms] + advantage - advantage.mean(0)))
+    q = p @ z
+    variance = p @ z**2 - q**2
+    predicted = alpha * (shares - np.asarray(jax.nn.softmax(q))) / shares * variance
+    print("shift", q, "predicted", predicted)
+    np.testing.assert_allclose(q, predicted, atol=0.15 * np.abs(predicted).max())
+    learner.close()
+
+
 def test_off_adds_nothing(runtime: Runtime) -> None:
     """No child, no launch, no buffer, no module; on adds two children of a launch each, one of them beside ddqn."""
     off, on = (learner_of(runtime, CASES[1], *s) for s in ((), ("cql.enabled=true",)))
