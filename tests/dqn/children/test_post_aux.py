@@ -89,6 +89,38 @@ def test_gradients(runtime: Runtime, case: Case) -> None:
     learner.close()
 
 
+@pytest.mark.parametrize(("head", "metric", "output"), [
+    ("selectivity", "selectivity_loss", 0), ("risk", "risk_pinball", 0), ("risk", "risk_shortfall_error", 1),
+    ("iql_v", "iql_loss", 0),
+])  # fmt: skip
+def test_finite_differences(runtime: Runtime, head: str, metric: str, output: int) -> None:
+    """Of the kernels' own loss, by the weights and the bias of one output: the first step of each learner sees the same rows. The
+    shortfall's error takes the quantile for a constant."""
+
+    def step(offset: float) -> tuple[float, float]:
+        """The loss, and its slope along a direction by the kernels' gradient."""
+        learner = learner_of(runtime, CASES[1], *ON, "iql.enabled=true", "replay.batch=200")
+        params = learner.params()
+        random = np.random.default_rng(5)
+        direction = {f"{head}.{part}": np.zeros_like(params[f"{head}.{part}"]) for part in ("weight", "bias")}
+        for array in direction.values():
+            array[..., output] = random.normal(size=array[..., output].shape)
+        for name, array in direction.items():
+            params[name] = params[name] + np.float32(offset) * array
+        learner.load_params(params)
+        learner.step()
+        record = learner.drain()[-1]
+        gradient = learner.layout.unpack(learner.grad.grad.to_numpy())
+        learner.close()
+        return float(record[metric]), float(
+            sum((gradient[n].astype(np.float64) * d).sum() for n, d in direction.items())
+        )
+
+    h = 1e-3 if metric == "risk_pinball" else 2e-2  # it has corners
+    (up, _), (down, _), (_, slope) = step(h), step(-h), step(0.0)
+    assert (up - down) / (2 * h) == pytest.approx(slope, rel=5e-3) and abs(slope) > 1e-2
+
+
 def test_heads_learn_chance_quantile_and_shortfall(runtime: Runtime) -> None:
     """Returns N(mu, 1) whatever the state: P(R > 0), the quantile and the shortfall are known in closed form."""
     mu, level = 0.5, 0.2
