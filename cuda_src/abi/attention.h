@@ -11,7 +11,7 @@ typedef struct {
     const float *x0;         //@ in f32[R*Sp]              (R, Sp) the state in pass 0
     const float *x1;         //@ in f32[(passes+1)/3*R*Sp] if_any
     const float *x2;         //@ in f32[passes/3*R*Sp] if_any
-    const int32_t *length0;  //@ in i32[R]                 states in the windows of pass 0
+    const int32_t *length0;  //@ in i32[R]                 states in the windows of pass 0, 1 to L; else the nearest
     const int32_t *length1;  //@ in i32[(passes+1)/3*R] if_any     of the passes behind it
     float *weight;           //@ out f32[passes*R*L*H]     (passes, R, L, H) softmax; 0 where no state is held
     float *o;                //@ out f32[passes*R*Ip]      (passes, R, Ip) out_proj's input
@@ -34,7 +34,7 @@ typedef struct {
     const float *d_o;        //@ in f32[R*Ip]       (R, Ip)
     const float *x;          //@ in f32[R*Sp]       (R, Sp) the state
     const float *out;        //@ in f32[R*Sp]       (R, Sp) what the block made of it
-    const int32_t *length;   //@ in i32[R]
+    const int32_t *length;   //@ in i32[R]          1 to L; else the nearest
     float *dq;               //@ out f32[R*Ip]      (R, Ip)
     float *dkv;              //@ out f32[R*L*Kv]    (R, L, Kv)
     float *stats;            //@ out f32[R*4]       (R, ATTENTION_STATS)

@@ -11,7 +11,7 @@ typedef struct {
     const float *x0;         //@ in f32[R*Sp]                  (R, Sp) the state in pass 0
     const float *x1;         //@ in f32[(passes+1)/3*R*Sp] if_any
     const float *x2;         //@ in f32[passes/3*R*Sp] if_any
-    const int32_t *length0;  //@ in i32[R]                     states in the windows of pass 0
+    const int32_t *length0;  //@ in i32[R]                     states in the windows of pass 0, 1 to L; else the nearest
     const int32_t *length1;  //@ in i32[(passes+1)/3*R] if_any     of the passes behind it
     const float *theta;      //@ in f32[P]                     small parameters
     const float *target;     //@ in f32[passes/3*P] if_any     those of pass 2
@@ -49,7 +49,7 @@ typedef struct {
     const float *x;          //@ in f32[R*Sp]       (R, Sp) the state
     const float *out;        //@ in f32[R*Sp]       (R, Sp) what the block made of it
     const float *memory;     //@ in f32[R]
-    const int32_t *length;   //@ in i32[R]
+    const int32_t *length;   //@ in i32[R]          1 to L; else the nearest
     const float *theta;      //@ in f32[P]          small parameters
     float *dproj;            //@ out f32[R*L*Wp]    (R, L, Wp)
     float *dz;               //@ out f32[R*Ip]      (R, Ip)

@@ -12,9 +12,11 @@ FX_DEVICE float thread_sum(int n, F f) {
 #ifdef FX_GPU
     float s[4] = {};
     int i = 0;
+#pragma unroll 1  // code that runs once is paid for by its length
     for (; i + 4 <= n; i += 4)
 #pragma unroll
         for (int k = 0; k < 4; ++k) s[k] += f(i + k);
+#pragma unroll 1
     for (; i < n; ++i) s[0] += f(i);
     return (s[0] + s[1]) + (s[2] + s[3]);
 #else

@@ -13,6 +13,17 @@
 
 #include "abi/optim.h"
 
+namespace {
+
+[[maybe_unused]] constexpr int BATCH = 8;  // partial gradients on their way at once
+
+}  // namespace
+
+#ifdef FX_GPU
+// Without bounds the compiler reckons with 1,024 threads a block and saves registers: one load in flight, then its sum, then the next.
+extern "C" __global__ void __launch_bounds__(512, 2) grad_reduce(const __grid_constant__ grad_reduce_args a);
+#endif
+
 FX_KERNEL_ANYBLOCK(grad_reduce) {
     using namespace fx;
     int64_t begin = (int64_t)blockIdx.x * a.per_block;
@@ -33,19 +44,26 @@ FX_KERNEL_ANYBLOCK(grad_reduce) {
         const grad_run run = a.runs[r];
         const int each = ceil_div(run.splits, share), from = mine * each, to = min(from + each, run.splits);
         const float *part = a.part + run.part + (at - run.begin);
-        lanes g = splat(0.0f);
-        if (from < to) {
-            g = load_lanes(part + from * run.stride);
-#pragma unroll 8
-            for (int z = from + 1; z < to; ++z) g = g + load_lanes(part + z * run.stride);
-        }
 #ifdef FX_GPU
+        // Batches of eight, the last one too: left to the compiler, what is left over of a loop is one trip after the other.
+        lanes g = splat(0.0f);
+        for (int z = from; z < to; z += BATCH) {
+            const float *p = part + (int64_t)z * run.stride;
+            lanes v[BATCH];
+            FX_UNROLL
+            for (int k = 0; k < BATCH; ++k, p += run.stride) v[k] = z + k < to ? load_lanes(p) : splat(0.0f);
+            FX_UNROLL
+            for (int k = 0; k < BATCH; ++k) g = g + v[k];
+        }
         for (int lane = 1; lane < share; lane <<= 1) {
             const float4 o =
                 make_float4(__shfl_xor_sync(0xffffffffu, g.v.x, lane), __shfl_xor_sync(0xffffffffu, g.v.y, lane),
                             __shfl_xor_sync(0xffffffffu, g.v.z, lane), __shfl_xor_sync(0xffffffffu, g.v.w, lane));
             g = g + lanes{o};
         }
+#else
+        lanes g = to > 0 ? load_lanes(part) : splat(0.0f);
+        for (int z = 1; z < to; ++z) g = g + load_lanes(part + (int64_t)z * run.stride);
 #endif
         if (!writes) return 0.0;
         if (run.splits == 0) return sum_of_squares(load_lanes(a.done + at));

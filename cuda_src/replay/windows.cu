@@ -15,7 +15,11 @@
 
 namespace {
 
-constexpr int POSITIONS = 256;  // of which the rows are looked up at once
+// A distance in the ring, i steps of an environment: a remainder only where it goes round.
+FX_DEVICE int ring_distance(int i, int stride, int capacity) {
+    const int64_t d = (int64_t)i * stride;
+    return d < capacity ? (int)d : (int)(d % capacity);
+}
 
 }  // namespace
 
@@ -37,55 +41,45 @@ FX_KERNEL_ANYBLOCK(replay_windows) {
         const int newest = fx::ring_back((int)a.ring->position, 1, a.capacity);
         const int64_t number =  // of origin, which may be overwritten already where the row itself is not
             inserted - 1 - fx::ring_back(newest, row, a.capacity) - (taken ? 0 : ended >> ENDED_BACK_SHIFT);
-        const int held = fx::block_reduce(L - 1, L, fx::op_min(), [&](int i) {
-            const int64_t back = (int64_t)(i + 1) * stride;
+        // Each warp finds both ends for itself, all rows on their way at once: no barrier.
+        const int held = fx::lane_reduce(L - 1, L, fx::op_min(), [&](int i) {
+            const int back = ring_distance(i + 1, stride, a.capacity);
             const bool there =
-                number - back >= oldest && !a.rows[(origin - back % a.capacity + a.capacity) % a.capacity].ended;
+                number - (int64_t)(i + 1) * stride >= oldest && !a.rows[fx::ring_back(origin, back, a.capacity)].ended;
             return there ? L : i + 1;
         });
         int steps = 0;
         if (next && taken) {  // s' is behind the n-step window's last row: the first that ends an episode, or the n-th
-            steps = fx::block_reduce(a.n_step - 1, a.n_step - 1, fx::op_min(), [&](int i) {
-                const int at = fx::ring_forward(origin, (int)((int64_t)i * stride % a.capacity), a.capacity);
+            steps = fx::lane_reduce(a.n_step - 1, a.n_step - 1, fx::op_min(), [&](int i) {
+                const int at = fx::ring_forward(origin, ring_distance(i, stride, a.capacity), a.capacity);
                 return a.rows[at].ended ? i : a.n_step - 1;
             });
-            last = fx::ring_forward(origin, (int)((int64_t)steps * stride % a.capacity), a.capacity);
+            last = fx::ring_forward(origin, ring_distance(steps, stride, a.capacity), a.capacity);
         }
         length = min(L, held + (next ? steps + 1 : 0));
     }
-    __shared__ int source[POSITIONS];  // rows of the ring that the positions are; negative: none
-    for (int begin = 0; begin < L; begin += POSITIONS) {
-        const int count = min(POSITIONS, L - begin);
-        FX_FOR(i, count) {
-            const int j = L - 1 - begin - i, past = j - next;  // s itself stands in the row, taken or not
-            const bool here = past == 0 && !taken;
-            source[i] = j == 0 || j >= length ? -1
-                        : here ? row
-                               : fx::ring_back(last, (int)((int64_t)past * stride % a.capacity), a.capacity);
+    FX_ROWS(l, L) {
+        const int j = L - 1 - l, past = j - next;  // s itself stands in the row, taken or not
+        const bool held = j < length;
+        int at = 0;
+        if (j > 0 && held)
+            at = past == 0 && !taken ? row : fx::ring_back(last, ring_distance(past, stride, a.capacity), a.capacity);
+        float *to = window + (int64_t)l * a.Sp;
+        const float *whole = a.state ? a.state + (int64_t)at * a.S : nullptr, *table = nullptr, *own = nullptr;
+        if (!whole && j > 0 && held) {
+            table = a.features + (int64_t)a.rows[at].feature_row * a.table;
+            own = a.portfolio + (int64_t)at * 2 * a.P - a.F;
         }
-        __syncthreads();
-        FX_ROWS(i, count) {
-            const int l = begin + i, at = source[i];
-            const bool held = l == L - 1 || at >= 0;
-            float *to = window + (int64_t)l * a.Sp;
-            const float *whole = a.state ? a.state + (int64_t)max(at, 0) * a.S : nullptr;
-            const float *table = nullptr, *own = nullptr;
-            if (!whole && at >= 0) {
-                table = a.features + (int64_t)a.rows[at].feature_row * a.table;
-                own = a.portfolio + (int64_t)at * 2 * a.P - a.F;
+        FX_LANES(c, a.Sp) {
+            float x = 0.0f;
+            if (j == 0 || (held && c >= a.goal && c < a.goal + a.goal_width)) {
+                x = present[c];
+            } else if (held && c < a.S) {
+                x = whole ? whole[c] : (c < a.F ? table[c] : own[c]);
+                if (sign) x *= sign[c];
             }
-            FX_LANES(c, a.Sp) {
-                float x = 0.0f;
-                if (l == L - 1 || (held && c >= a.goal && c < a.goal + a.goal_width)) {
-                    x = present[c];
-                } else if (held && c < a.S) {
-                    x = whole ? whole[c] : (c < a.F ? table[c] : own[c]);
-                    if (sign) x *= sign[c];
-                }
-                to[c] = x;
-            }
+            to[c] = x;
         }
-        __syncthreads();  // source is free
     }
     FX_FOR(one, 1) (next ? a.next_length : a.length)[k] = length;
 }

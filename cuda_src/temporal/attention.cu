@@ -17,6 +17,7 @@
 #include "abi/types.h"
 
 #include "abi/attention.h"
+#include "temporal/window.h"
 
 namespace {
 
@@ -29,7 +30,7 @@ FX_KERNEL_ANYBLOCK(attention) {
     const int r = (int)blockIdx.x, pass = (int)blockIdx.y, at = pass * a.R + r, last = a.L - 1, I = a.H * a.D;
     const float *q = a.q + (int64_t)at * a.Ip, *kv = a.kv + (int64_t)at * a.L * a.Kv;
     float *kept = a.weight + (int64_t)at * a.L * a.H;
-    const int first = a.L - (pass == 0 ? a.length0 : a.length1)[r], n = a.L - first;
+    const int first = fx::first_held(a.L, (pass == 0 ? a.length0 : a.length1)[r]), n = a.L - first;
     const float scale = 1.0f / sqrtf((float)a.D);
 
     const float *x = pass == 0 ? a.x0 : (pass == 1 ? a.x1 : a.x2);
@@ -71,7 +72,8 @@ FX_KERNEL_ANYBLOCK(attention) {
 FX_KERNEL_ANYBLOCK(attention_backward) {
     FX_DYNAMIC_SHARED(float, weight);      // (L, H)
     float *by_score = weight + a.L * a.H;  // (L, H), the gradient by the weight at first
-    const int r = (int)blockIdx.x, last = a.L - 1, I = a.H * a.D, first = a.L - a.length[r], n = a.L - first;
+    const int r = (int)blockIdx.x, last = a.L - 1, I = a.H * a.D, first = fx::first_held(a.L, a.length[r]),
+              n = a.L - first;
     const float *q = a.q + (int64_t)r * a.Ip, *kv = a.kv + (int64_t)r * a.L * a.Kv, *d_o = a.d_o + (int64_t)r * a.Ip;
     const float *kept = a.weight + (int64_t)r * a.L * a.H;
     float *dq = a.dq + (int64_t)r * a.Ip, *dkv = a.dkv + (int64_t)r * a.L * a.Kv;

@@ -6,12 +6,13 @@
 //                         parameters it adds up in shared memory, ascending; grad_reduce adds the blocks
 //   temporal_metrics      grid (1)
 //
-// Dynamic shared memory, floats, with M = tile, E = Cp + 1, and Q = L*Wp where tile >= L, else 0 (then proj is staged, once, and its
-// activations are made once; else they are made tile by tile, on the way back twice):
-//   mamba_scan            Q + M*E + N + L + L*H + 2*Ip + H
-//   mamba_scan_backward   Q + (2*M + W-1)*E + P + 3*N + 2*L + 5*L*H + Ip
+// Dynamic shared memory, floats, with M = tile, E = Cp + 1, and Q = (L + W-1)*Wp where tile >= L, else 0 (then proj is staged, once,
+// behind rows of zeros, and its activations are made once; else they are made tile by tile, on the way back twice):
+//   mamba_scan            P + Q + M*E + N + L*H + 2*Ip + H
+//   mamba_scan_backward   P + Q + (2*M + W-1)*E + P + 3*N + 2*L + 5*L*H + Ip
 // Bytes: proj once, on the way back dproj once. Nothing of the way there is kept but y: the weights are computed again.
 // Rows of activations are E = Cp + 1 floats apart, so that the threads of a warp that read down a column meet different banks.
+// What a block reads of global memory is on its way before the first barrier, the small parameters too: one trip to L2.
 #include "lib/kernel.h"
 #include "lib/reduce.h"
 #include "lib/rows.h"
@@ -20,21 +21,28 @@
 
 #include "abi/temporal.h"
 #include "temporal/mamba.h"
+#include "temporal/window.h"
 
 namespace {
 
-// What a block reads of proj: its copy in shared memory, or on the host and where it does not fit the windows themselves.
+template <bool P>
+struct padded {
+    static constexpr bool value = P;
+};
+
+// What a block reads of proj and of the small parameters: their copies in shared memory; on the host, and for windows that do not
+// fit, proj itself.
 struct input {
     const float *global;
-    float *staged;
+    float *staged;  // position 0, behind W - 1 rows of zeros; or null
 
-    // Calls f with it; on a GPU the two kinds of pointer have code of their own.
+    // Calls f with it and whether the zeros are there; on a GPU the two kinds of pointer have code of their own.
     template <class F>
     FX_DEVICE void with(F f) const {
 #ifdef FX_GPU
-        if (staged) return f((const float *)staged);
+        if (staged) return f((const float *)staged, padded<true>{});
 #endif
-        f(global);
+        f(global, padded<false>{});
     }
     FX_DEVICE void stage(int floats) const {
 #ifdef FX_GPU
@@ -47,6 +55,16 @@ struct input {
         fx::copy_async_wait();
 #endif
     }
+    // `count` zeros at p; the small parameters at `to`. Returns where the parameters are.
+    static FX_DEVICE const float *begin(float *p, int count, const float *small, float *to, int n) {
+#ifdef FX_GPU
+        FX_FOR(i, count) p[i] = 0.0f;
+        FX_FOR(i, n / 4) fx::copy_async(to + 4 * i, small + 4 * i);
+        return to;
+#else
+        return small;
+#endif
+    }
 };
 
 }  // namespace
@@ -54,12 +72,14 @@ struct input {
 FX_KERNEL_ANYBLOCK(mamba_scan) {
     FX_DYNAMIC_SHARED(float, shared);
     const int r = (int)blockIdx.x, pass = (int)blockIdx.y, at = pass * a.R + r, last = a.L - 1, ld = a.Cp + 1;
-    const fx::mamba m(a, pass < 2 ? a.theta : a.target);
     const bool whole = a.tile >= a.L;
-    const input in{a.proj + (int64_t)at * a.L * a.Wp, whole ? shared : nullptr};
-    const int first = a.L - (pass == 0 ? a.length0 : a.length1)[r], n = a.L - first;
-    float *act = shared + (whole ? a.L * a.Wp : 0), *c = act + a.tile * ld, *g = c + m.N, *q = g + m.L,
-          *gate = q + m.L * m.H, *v = gate + a.Ip, *share = v + a.Ip;
+    const int zeros = whole ? (a.W - 1) * a.Wp : 0;
+    float *window = shared + a.P;
+    const fx::mamba m(a, input::begin(window, zeros, pass < 2 ? a.theta : a.target, shared, a.P));
+    const input in{a.proj + (int64_t)at * a.L * a.Wp, whole ? window + zeros : nullptr};
+    const int first = fx::first_held(a.L, (pass == 0 ? a.length0 : a.length1)[r]), n = a.L - first;
+    float *act = window + (whole ? zeros + a.L * a.Wp : 0), *c = act + a.tile * ld, *q = c + m.N, *gate = q + m.L * m.H,
+          *v = gate + a.Ip, *share = v + a.Ip;
 
     in.stage(a.L * a.Wp);
     const float *x = pass == 0 ? a.x0 : (pass == 1 ? a.x1 : a.x2), *z = a.z + (int64_t)at * a.Ip;
@@ -71,7 +91,7 @@ FX_KERNEL_ANYBLOCK(mamba_scan) {
     input::wait();
     __syncthreads();
 
-    in.with([&](const float *u) {
+    in.with([&](const float *u, auto) {
         FX_ROWS(h, m.H) {
             const float decay = m.decay(h);
             float before = 0.0f;  // weights of the positions before the last
@@ -88,25 +108,27 @@ FX_KERNEL_ANYBLOCK(mamba_scan) {
     });
     for (int from = first; from < a.L; from += a.tile) {
         const int to = min(from + a.tile, a.L);
-        in.with([&](const float *u) {
+        in.with([&](const float *u, auto pad) {
             if (from == first)
                 FX_FOR(k, m.N) c[k] = m.channel(u, last, m.I + m.N + k);
-            m.activate(u, from, to, m.I + m.N, act, nullptr, ld);
+            m.template activate<decltype(pad)::value>(u, from, to, m.I + m.N, act, nullptr, ld);
         });
         __syncthreads();
-        FX_FOR(i, to - from) g[from + i] = fx::thread_sum(m.N, [&](int k) { return c[k] * act[i * ld + m.I + k]; });
+        FX_FOR(i, to - from) {  // the whole weight of a position: by C_L . B_t too
+            const float g = fx::thread_sum(m.N, [&](int k) { return c[k] * act[i * ld + m.I + k]; });
+            for (int h = 0; h < m.H; ++h) q[(from + i) * m.H + h] *= g;
+        }
         __syncthreads();
 #ifdef FX_GPU
         FX_FOR(i, m.I) {
             const int h = i / m.D;
-            v[i] += fx::thread_sum(to - from,
-                                   [&](int k) { return q[(from + k) * m.H + h] * g[from + k] * act[k * ld + i]; });
+            v[i] += fx::thread_sum(to - from, [&](int k) { return q[(from + k) * m.H + h] * act[k * ld + i]; });
             if (to == a.L) v[i] += m.d[h] * act[(last - from) * ld + i];
         }
 #else
         for (int t = from; t < to; ++t)
             for (int h = 0; h < m.H; ++h) {
-                const float weight = q[t * m.H + h] * g[t] + (t == last ? m.d[h] : 0.0f);
+                const float weight = q[t * m.H + h] + (t == last ? m.d[h] : 0.0f);
                 for (int p = h * m.D; p < (h + 1) * m.D; ++p) v[p] += weight * act[(t - from) * ld + p];
             }
 #endif
@@ -130,21 +152,23 @@ FX_KERNEL_ANYBLOCK(mamba_scan) {
 FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
     FX_DYNAMIC_SHARED(float, shared);
     __shared__ float stats[TEMPORAL_STATS];
-    const fx::mamba m(a, a.theta);
     const int last = a.L - 1, begin = (int)blockIdx.x * a.rows_per_block, end = min(begin + a.rows_per_block, a.R);
     const bool whole = a.tile >= a.L;
-    const int ld = a.Cp + 1, halo = m.W - 1;
-    float *act = shared + (whole ? a.L * a.Wp : 0), *slope = act + a.tile * ld, *sums = slope + (a.tile + halo) * ld,
-          *c = sums + a.P, *c_slope = c + m.N, *by_c = c_slope + m.N, *g = by_c + m.N, *dg = g + m.L, *q = dg + m.L,
-          *e = q + m.L * m.H, *tail = e + m.L * m.H, *sig = tail + m.L * m.H, *dw = sig + m.L * m.H,
-          *dy = dw + m.L * m.H;
+    const int ld = a.Cp + 1, halo = a.W - 1, zeros = whole ? halo * a.Wp : 0;
+    float *window = shared + a.P;
+    const fx::mamba m(a, input::begin(window, zeros, a.theta, shared, a.P));
+    float *act = window + (whole ? zeros + a.L * a.Wp : 0), *slope = act + a.tile * ld,
+          *sums = slope + (a.tile + halo) * ld, *c = sums + a.P, *c_slope = c + m.N, *by_c = c_slope + m.N,
+          *g = by_c + m.N, *dg = g + m.L, *q = dg + m.L, *e = q + m.L * m.H, *tail = e + m.L * m.H,
+          *sig = tail + m.L * m.H, *dw = sig + m.L * m.H, *dy = dw + m.L * m.H;
     FX_FOR(i, a.P) sums[i] = 0.0f;
     FX_FOR(i, TEMPORAL_STATS) stats[i] = 0.0f;
+    input::wait();
 
     for (int r = begin; r < end; ++r) {
-        const input in{a.proj + (int64_t)r * a.L * a.Wp, whole ? shared : nullptr};
+        const input in{a.proj + (int64_t)r * a.L * a.Wp, whole ? window + zeros : nullptr};
         float *du = a.dproj + (int64_t)r * a.L * a.Wp;
-        const int first = a.L - a.length[r], n = a.L - first;
+        const int first = fx::first_held(a.L, a.length[r]), n = a.L - first;
         __syncthreads();  // what the row before has read is free
         in.stage(a.L * a.Wp);
 
@@ -176,9 +200,7 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
                     const float v = k ? x[j] : out[j] - x[j];
                     return v * v;
                 });
-                FX_LANE_0 {
-                    stats[0] += s[0], stats[1] += s[1], stats[2] += a.memory[r], stats[3] += (float)a.length[r];
-                }
+                FX_LANE_0 { stats[0] += s[0], stats[1] += s[1], stats[2] += a.memory[r], stats[3] += (float)n; }
             }
         }
         FX_FOR(i, first * m.Wp) du[i] = 0.0f;
@@ -187,7 +209,7 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
         __syncthreads();
 
         // The weights of the positions again: q_t = dt_t e_t, e_t = exp(A tail_t), tail_t the sum of the steps behind t.
-        in.with([&](const float *u) {
+        in.with([&](const float *u, auto) {
             FX_ROWS(h, m.H) {
                 const float decay = m.decay(h);
                 fx::lane_scan(
@@ -208,7 +230,9 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
         });
         for (int from = first; from < a.L; from += a.tile) {
             const int to = min(from + a.tile, a.L);
-            in.with([&](const float *u) { m.activate(u, from, to, m.I + m.N, act, slope + halo * ld, ld); });
+            in.with([&](const float *u, auto pad) {
+                m.template activate<decltype(pad)::value>(u, from, to, m.I + m.N, act, slope + halo * ld, ld);
+            });
             __syncthreads();
             FX_FOR(i, (to - from) * (m.H + 1)) {  // g_t = C_L . B_t, and by the weight of a position: dy . x_t
                 const int t = i / (m.H + 1), h = i % (m.H + 1);
@@ -261,7 +285,9 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
             const int to = min(from + a.tile, a.L), rows = to - from;
             float *d = slope + halo * ld;
             if (from != first || to != a.L) {
-                in.with([&](const float *u) { m.activate(u, from, to, m.I + m.N, act, d, ld); });
+                in.with([&](const float *u, auto pad) {
+                    m.template activate<decltype(pad)::value>(u, from, to, m.I + m.N, act, d, ld);
+                });
                 __syncthreads();
             }
 #ifdef FX_GPU
@@ -291,20 +317,21 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
             }
             __syncthreads();
 
-            const int done = max(first, from - halo), stop = to == a.L ? a.L : to - halo;
-            in.with([&](const float *u) {
+            in.with([&](const float *u, [[maybe_unused]] auto pad) {
 #ifdef FX_GPU
                 const int across = fx::ceil_div(m.C, 32);
                 FX_ROWS(k, (m.W + 1) * across) {  // a tap, or the bias, of 32 channels
                     const int j = k / across, i = k % across * 32 + ((int)threadIdx.x & 31);
                     if (i >= m.C) continue;
-                    const int skip = j < m.W ? max(0, m.W - 1 - j - from) : 0;
+                    const float *column = d + i;
+                    if (j == m.W) {
+                        sums[a.bias_at + i] += fx::thread_sum(rows, [&](int t) { return column[t * ld]; });
+                        continue;
+                    }
+                    const int skip = decltype(pad)::value ? 0 : max(0, m.W - 1 - j - from);
                     const float *p = u + (from - m.W + 1 + j) * m.Wp + i;
-                    const float s =
-                        j < m.W ? fx::thread_sum(
-                                      rows - skip, [&](int t) { return d[(t + skip) * ld + i] * p[(t + skip) * m.Wp]; })
-                                : fx::thread_sum(rows, [&](int t) { return d[t * ld + i]; });
-                    sums[j < m.W ? j * m.Cp + i : a.bias_at + i] += s;
+                    sums[j * m.Cp + i] += fx::thread_sum(
+                        rows - skip, [&](int t) { return column[(t + skip) * ld] * p[(t + skip) * m.Wp]; });
                 }
 #else
                 for (int t = from; t < to; ++t) {
@@ -318,26 +345,7 @@ FX_KERNEL_ANYBLOCK(mamba_scan_backward) {
                 }
 #endif
             });
-#ifdef FX_GPU
-            FX_LANES(i, m.C) {
-                FX_ROWS(k, stop - done) {
-                    const int t = done + k;
-                    float s = 0.0f;
-                    for (int j = 0; j < m.W && t + j <= last; ++j)
-                        s += m.conv[(m.W - 1 - j) * m.Cp + i] * d[(t + j - from) * ld + i];
-                    du[t * m.Wp + i] = s;
-                }
-            }
-#else
-            for (int t = done; t < stop; ++t) {
-                float *__restrict to_input = du + t * m.Wp;
-                for (int i = 0; i < m.C; ++i) to_input[i] = 0.0f;
-                for (int j = 0; j < m.W && t + j <= last; ++j) {
-                    const float *w = m.conv + (m.W - 1 - j) * m.Cp, *row = d + (t + j - from) * ld;
-                    for (int i = 0; i < m.C; ++i) to_input[i] += w[i] * row[i];
-                }
-            }
-#endif
+            m.to_input(d, from, max(first, from - halo), to == a.L ? a.L : to - halo, ld, du);
             if (to == a.L) break;
             __syncthreads();
             FX_FOR(i, m.C)

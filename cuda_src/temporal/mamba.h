@@ -76,10 +76,11 @@ struct mamba {
     }
 
     // act = silu(convolution) of the first `channels` channels at positions [from, to), row t - from of (to - from, ld), and where
-    // wanted slope = silu'.
+    // wanted slope = silu'. PADDED: W - 1 rows of zeros stand in front of proj.
+    template <bool PADDED>
     FX_DEVICE void activate(const float *proj, int from, int to, int channels, float *act, float *slope, int ld) const {
 #ifdef FX_GPU
-        if (W == USUAL_CONV) activate_columns<USUAL_CONV>(proj, from, to, channels, act, slope, ld);
+        if (PADDED && W == USUAL_CONV) activate_columns<USUAL_CONV>(proj, from, to, channels, act, slope, ld);
         else activate_columns<0>(proj, from, to, channels, act, slope, ld);
 #else
         for (int t = from; t < to; ++t) {
@@ -103,29 +104,69 @@ struct mamba {
 #endif
     }
 
+    // The way back through the convolution: to[t] = sum_j w_{W-1-j} d[t + j], t in [begin, end), t + j <= last; d's rows are those of
+    // positions from `from` on, ld apart.
+    FX_DEVICE void to_input(const float *d, int from, int begin, int end, int ld, float *to) const {
 #ifdef FX_GPU
-    template <int TAPS>  // 0: W
+        if (W == USUAL_CONV) to_input_columns<USUAL_CONV>(d, from, begin, end, ld, to);
+        else to_input_columns<0>(d, from, begin, end, ld, to);
+#else
+        for (int t = begin; t < end; ++t) {
+            float *__restrict x = to + t * Wp;
+            for (int i = 0; i < C; ++i) x[i] = 0.0f;
+            for (int j = 0; j < W && t + j < L; ++j) {
+                const float *w = conv + (W - 1 - j) * Cp, *row = d + (t + j - from) * ld;
+                for (int i = 0; i < C; ++i) x[i] += w[i] * row[i];
+            }
+        }
+#endif
+    }
+
+#ifdef FX_GPU
+    template <int TAPS>  // 0: W, and the rows in front are not there
     FX_DEVICE void activate_columns(const float *proj, int from, int to, int channels, float *act, float *slope,
                                  int ld) const {
         FX_LANES(c, channels) {
-            float w[TAPS > 0 ? TAPS : 1], b = bias[c];
+            float w[TAPS > 0 ? TAPS : 1];
+            const float b = bias[c];
 #pragma unroll
             for (int j = 0; j < TAPS; ++j) w[j] = conv[j * Cp + c];
+#pragma unroll 1
             FX_ROWS(i, to - from) {
-                const int t = from + i;
                 float s = b;
                 if constexpr (TAPS > 0) {
+                    const float *u = proj + (from + i - TAPS + 1) * Wp + c;
 #pragma unroll
-                    for (int j = 0; j < TAPS; ++j) {
-                        const int k = t - TAPS + 1 + j;
-                        s += k >= 0 ? w[j] * proj[k * Wp + c] : 0.0f;
-                    }
+                    for (int j = 0; j < TAPS; ++j) s = fmaf(w[j], u[j * Wp], s);
                 } else {
-                    s = convolved(proj, t, c);
+                    s = convolved(proj, from + i, c);
                 }
                 const float g = sigmoid(s);
                 act[i * ld + c] = s * g;
                 if (slope) slope[i * ld + c] = g * (1.0f + s * (1.0f - g));
+            }
+        }
+    }
+
+    template <int TAPS>  // 0: W
+    FX_DEVICE void to_input_columns(const float *d, int from, int begin, int end, int ld, float *to) const {
+        FX_LANES(i, C) {
+            float w[TAPS > 0 ? TAPS : 1];
+#pragma unroll
+            for (int j = 0; j < TAPS; ++j) w[j] = conv[(TAPS - 1 - j) * Cp + i];
+#pragma unroll 1
+            FX_ROWS(k, end - begin) {
+                const int t = begin + k, held = L - t;
+                const float *row = d + (t - from) * ld + i;
+                float s = 0.0f;
+                if constexpr (TAPS > 0) {
+#pragma unroll
+                    for (int j = 0; j < TAPS; ++j)
+                        if (j < held) s = fmaf(w[j], row[j * ld], s);
+                } else {
+                    for (int j = 0; j < W && j < held; ++j) s += conv[(W - 1 - j) * Cp + i] * row[j * ld];
+                }
+                to[t * Wp + i] = s;
             }
         }
     }

@@ -16,9 +16,8 @@ from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 
-_THREADS = 256
-#: Elements of a group that a block squares: a vector a thread, whose partial gradients it adds in turn or, if many, shares.
-_PER_BLOCK, _SHARED_THREADS, _MANY_PARTS = 1024, 1024, 32
+_MOST_THREADS = 512
+_MANY_PARTS = 32  # partial gradients of a vector from which eight threads share them
 
 
 class Groups:
@@ -36,7 +35,7 @@ class Groups:
         at, self._parts = network_parts, dict[str, tuple[int, int]]()
         for group in sorted(layout.groups, key=lambda g: g.max_grad_norm is not None):
             begin, stop = layout.group_range(group.name)
-            count = -(-(stop - begin) // _PER_BLOCK)
+            count = -(-(stop - begin) // _per_block(stop - begin))
             self._parts[group.name] = (at, at + count)
             at += count
         self.parts = at
@@ -88,12 +87,19 @@ class Groups:
         """
         begin, stop = self.layout.group_range(group.name)
         first, last = self._parts[group.name]
-        threads = _SHARED_THREADS if most_parts >= _MANY_PARTS else _THREADS
+        share, per_block = 8 if most_parts >= _MANY_PARTS else 1, _per_block(stop - begin)
+        threads = min(max(32, per_block // 4 * share), _MOST_THREADS)
         child.launch("grad_reduce", grid=(last - first,), block=(threads,), args=dict(
             part=partial, done=grad[begin:stop], grad=grad[begin:stop] if partial is not None else None,
             norm_part=norm_part[first:last], runs=runs, n=stop - begin, parts=partial.size if partial is not None else 0,
-            n_runs=runs.size if runs is not None else 0, blocks=last - first, per_block=_PER_BLOCK,
-            share=8 if threads > _THREADS else 1))  # fmt: skip
+            n_runs=runs.size if runs is not None else 0, blocks=last - first, per_block=per_block,
+            share=share))  # fmt: skip
+
+
+def _per_block(size: int) -> int:
+    """Elements of a group that a block squares, a vector a thread or an eighth of one: few where the group has few, since what
+    one block alone adds up, one multiprocessor reads."""
+    return 256 if size <= 1 << 16 else 1024
 
 
 def uniform_bound(inputs: int) -> float:

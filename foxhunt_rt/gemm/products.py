@@ -25,6 +25,7 @@ _TURNS = (
     2  # each candidate is timed so often, in turn, and the least counts: what else runs on the device falls on both
 )
 _PER_BLOCK = 4096
+_MOST_ROW_BLOCKS = 65535  # of a grid's second dimension
 _SMALL = "small"
 LARGE = 50_000_000  # floating-point operations from which the library mostly won on an H200
 
@@ -297,6 +298,21 @@ def bias_relu(child: Child, y: Buffer, bias: Buffer, rows: int, relu: bool) -> N
                  dict(y=y, bias=bias, R=rows, Np=columns, relu=int(relu), per_block=_PER_BLOCK))  # fmt: skip
 
 
+def row_blocks(rows: int, height: int) -> int:
+    """Blocks of ``height`` rows of linear_forward, which stand in the grid's second dimension.
+
+    Raises
+    ------
+    ProductError
+        More than a grid has there.
+    """
+    count = -(-rows // height)
+    if count > _MOST_ROW_BLOCKS:
+        raise ProductError(f"a product over {rows} rows takes {count} blocks of rows, above {_MOST_ROW_BLOCKS}; lower "
+                           "replay.batch or network.window, or give the rows in parts")  # fmt: skip
+    return count
+
+
 def linear_threads(height: int, width: int) -> int:
     """Threads of a block of linear_forward or linear_backward that owns so many rows and columns: one a tile of 2 x 4 outputs, or
     128 with larger tiles (cuda_src/network/tile.h)."""
@@ -306,7 +322,7 @@ def linear_threads(height: int, width: int) -> int:
 def linear(child: Child, spec: ProductSpec, a: Buffer, b: Buffer, out: Buffer, bias: Buffer) -> None:
     """Records a plain product by the package's f32 kernel."""
     height, width = (64, 64) if spec.m >= 64 and spec.n >= 64 else (16, 64)
-    child.launch("linear_forward", (-(-spec.n // width), -(-spec.m // height), 1), (linear_threads(height, width),),
+    child.launch("linear_forward", (-(-spec.n // width), row_blocks(spec.m, height), 1), (linear_threads(height, width),),
                  dict(x0=a, x1=None, x2=None, w=b, bias=bias, w_target=None, bias_target=None, y=out, passes=1, R=spec.m,
                       K=spec.k, Kp=spec.k, Np=spec.n, relu=int(spec.epilogue == "bias_relu"), residual=0,
                       block_rows=height, block_cols=width))  # fmt: skip
@@ -353,4 +369,4 @@ def _operands(rt: Runtime, spec: ProductSpec) -> tuple[DeviceBuffer, DeviceBuffe
     return a, b, out, bias
 
 
-__all__ = ["ProductCall", "ProductError", "Products", "attach", "bias_relu", "linear", "linear_threads"]
+__all__ = ["ProductCall", "ProductError", "Products", "attach", "bias_relu", "linear", "linear_threads", "row_blocks"]

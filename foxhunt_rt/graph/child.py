@@ -377,6 +377,7 @@ def check_dims(kernel: str, grid: Sequence[int], block: Sequence[int]) -> None:
     """Refuses a launch shape that no device takes."""
     for what, dims, limits in (("grid", grid, (2**31 - 1, 65535, 65535)), ("block", block, (1024, 1024, 64))):
         if not 1 <= len(dims) <= 3 or any(not 1 <= int(n) <= top for n, top in zip(dims, limits, strict=False)):
-            raise FoxhuntError(f"{kernel}: {what} {tuple(dims)} is not one to three sizes from 1 to {limits}")
+            raise FoxhuntError(f"{kernel}: {what} {tuple(dims)} is not one to three sizes from 1 to {limits}: put what grows "
+                               "with the data in the first")  # fmt: skip
     if math.prod(block) > 1024:
         raise FoxhuntError(f"{kernel}: a block of {tuple(block)} has {math.prod(block)} threads, at most 1024 go")

@@ -398,7 +398,7 @@ class Replay:
         if batch.window is None or batch.next_window is None:
             raise ReplayError("the batch has no windows; allocate it with a window")
         bars, table = self.features.shape if self.features is not None else (0, 0)
-        child.launch("replay_windows", (2 * batch.size,), (128,), {
+        child.launch("replay_windows", (2 * batch.size,), (64,), {
             "ring": self.ring, "rows": self.rows, "state": self.state, "features": self.features, "portfolio": self.portfolio,
             "mirrored": self.mirrored, "sign": self.sign, "batch_index": batch.index, "batch_state": batch.state,
             "batch_next_state": batch.next_state,

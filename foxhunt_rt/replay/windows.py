@@ -28,7 +28,7 @@ class Windows:
     states : Buffer, float32 (R, L, Sp)
         Oldest first; pads, and what lies before the first state held, zero.
     length : Buffer, int32 (R,)
-        States held, 1 to L; 0 before the first.
+        States held, 1 to L; 0 before the first, which the blocks take as the present state alone.
     """
 
     states: DeviceBuffer

@@ -18,7 +18,9 @@ from foxhunt_rt.dqn.children.products import LayerWeights
 from foxhunt_rt.dqn.layout import STATE_PAD, Layer
 from foxhunt_rt.driver import Buffer
 from foxhunt_rt.graph import Child
+from foxhunt_rt.graph.child import KernelOp
 
+from . import feature_harness as harness
 from . import oracle
 from .test_whole_step import CASES, Case, Taken, batch_of, settings_of, take_step
 from .windows_oracle import windows_of
@@ -108,4 +110,33 @@ def test_gradients_through_two_blocks(runtime: Runtime, case: Case) -> None:
     assert not flat[layout.pads()].any()
     result = learner.graph.verify(steps=2)
     assert result.bitwise_equal, str(result)
+    learner.close()
+
+
+OUTPUTS = {"mamba_scan": ("out", "gated", "y", "memory"), "mamba_scan_backward": ("dproj", "dz", "partial", "stats"),
+           "attention": ("weight", "o", "out"), "attention_backward": ("dq", "dkv", "stats")}  # fmt: skip
+
+
+def test_a_window_holds_the_present_state_and_no_more_than_l(runtime: Runtime) -> None:
+    """A length that nobody has written, 0, gives what 1 gives, one above L what L gives: no NaN, no memory of others."""
+    learner = harness.learner(runtime, ("temporal.enabled=true", "attention.enabled=true", "network.window=5"))
+    learner.step()
+    ops = {op.name: op for child in learner.graph.plan.children for op in child.ops if op.name in OUTPUTS}
+    assert set(ops) == set(OUTPUTS)
+    user = runtime.ungraphed("test.lengths")
+    for name, outputs in OUTPUTS.items():
+        op = ops[name]
+        assert isinstance(op, KernelOp)
+        lengths = [buffer for field, buffer in op.fields.items() if field.startswith("length")]
+
+        def made(value: int, op: KernelOp = op, lengths: Any = lengths, outputs: Any = outputs) -> list[Any]:
+            for buffer in lengths:
+                buffer.fill(value)
+            user.launch(op.kernel, op.grid, op.block, op.fields, op.shared)
+            return [op.fields[field].to_numpy().copy() for field in outputs]
+
+        for wrong, right in ((0, 1), (-3, 1), (8, 5)):
+            for field, a, b in zip(outputs, made(wrong), made(right), strict=True):
+                np.testing.assert_array_equal(a, b, err_msg=f"{name}.{field} of length {wrong}")
+                assert np.isfinite(a).all()
     learner.close()

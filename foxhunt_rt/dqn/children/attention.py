@@ -25,10 +25,8 @@ from foxhunt_rt.graph import Child, Runtime
 from foxhunt_rt.kernels import abi
 
 _THREADS = 128
-_WIDE, _FEW_BLOCKS = (
-    256,
-    264,
-)  # threads of a block where there are few: the positions of a row are all under way at once
+#: Threads of a block: where there are few, the positions of a row are all under way at once; where there are many, many fit.
+_WIDE, _NARROW, _FEW_BLOCKS = 256, 64, 264
 _SHARED_BYTES = 48 << 10  # what every device gives a block
 _PRODUCTS = ("q_proj", "kv_proj", "out_proj")
 
@@ -203,7 +201,7 @@ class Attention(Extension):
 
 
 def _threads(blocks: int) -> int:
-    return _WIDE if blocks <= _FEW_BLOCKS else _THREADS
+    return _WIDE if blocks <= _FEW_BLOCKS else _NARROW
 
 
 __all__ = ["Attention", "AttentionBlock"]

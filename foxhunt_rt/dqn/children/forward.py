@@ -27,7 +27,7 @@ from foxhunt_rt.dqn.children.products import (
 )
 from foxhunt_rt.dqn.layout import Layer, LayoutError, NetworkLayout
 from foxhunt_rt.driver import Buffer
-from foxhunt_rt.gemm.products import linear_threads
+from foxhunt_rt.gemm.products import linear_threads, row_blocks
 from foxhunt_rt.graph import Child, Runtime, StepPlan
 from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Windows
@@ -362,7 +362,7 @@ def own_layer(child: Child, layer: Layer, rows: int, x: Sequence[Buffer], weight
     """Records a layer's passes, one to three, by the package's kernel. With ``residual`` they are added to what ``y`` holds."""
     padded = [*x, None, None]
     height, width = region(rows, layer.n_padded, len(x), 128)  # an H200 has 132 multiprocessors
-    grid = (-(-layer.n_padded // width), -(-rows // height), len(x))
+    grid = (-(-layer.n_padded // width), row_blocks(rows, height), len(x))
     child.launch(
         "linear_forward",
         grid=grid,

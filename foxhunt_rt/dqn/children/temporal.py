@@ -28,9 +28,10 @@ from foxhunt_rt.kernels import abi
 
 _THREADS = 128
 _SHARED_FLOATS = (48 << 10) // 4  # what every device gives a block
-#: Threads of a block of the scans: where blocks are few a row's latency counts, where they are many how many of them fit.
-_SCAN_THREADS, _BACKWARD_THREADS, _FEW_BLOCKS = (256, 128), (512, 256), 264  # 2 blocks a multiprocessor of an H200
-_MOST_BLOCKS = 256  # of mamba_scan_backward: as many partial gradients of the small parameters
+#: Threads of a block of the scans: where blocks are few a row's latency counts, where they are many how many of them fit (with
+#: twice as many 1.8 and 1.3 times as long: tools/bench/NOTES.md, entry 20).
+_SCAN_THREADS, _BACKWARD_THREADS, _FEW_BLOCKS = (256, 64), (512, 128), 264  # 2 blocks a multiprocessor of an H200
+_MOST_BLOCKS = 512  # of mamba_scan_backward: as many partial gradients of the small parameters
 _PRODUCTS = ("in_proj", "z_proj", "out_proj")
 #: Small parameters, side by side behind the products, in the order of the kernels' offsets.
 _SMALL = ("conv.weight", "conv.bias", "dt_bias", "a_log", "d", "norm")
@@ -173,12 +174,13 @@ class MambaBlock(InputBlock):
         """
         sizes, window, heads, states = self.sizes, self.window, self.heads, self.state_dim
         row, inner = sizes["Cp"] + 1, sizes["Ip"]  # as in mamba.cu
-        fixed, rows = states + window + window * heads + 2 * inner + heads, 1
+        small = self.small_args(layout)["P"]
+        fixed, rows = small + states + window * heads + 2 * inner + heads, 1
         if backward:
-            fixed = self.small_args(layout)["P"] + 3 * states + 2 * window + 5 * window * heads + inner
+            fixed = 2 * small + 3 * states + 2 * window + 5 * window * heads + inner
             fixed += (self.conv - 1) * row
             rows = 2
-        whole = fixed + window * sizes["Wp"] + rows * window * row
+        whole = fixed + (window + self.conv - 1) * sizes["Wp"] + rows * window * row
         if whole <= _SHARED_FLOATS:
             return window, 4 * whole
         tile = min((_SHARED_FLOATS - fixed) // (rows * row), window - 1)
