@@ -29,7 +29,7 @@ from foxhunt_rt.kernels import abi
 _THREADS = 128
 _SHARED_FLOATS = (48 << 10) // 4  # what every device gives a block
 #: Threads of a block of the scans: where blocks are few a row's latency counts, where they are many how many of them fit (with
-#: twice as many 1.8 and 1.3 times as long: tools/bench/NOTES.md, entry 20).
+#: twice as many 1.8 and 1.3 times as long: tools/bench/NOTES.md, entry 26).
 _SCAN_THREADS, _BACKWARD_THREADS, _FEW_BLOCKS = (256, 64), (512, 128), 264  # 2 blocks a multiprocessor of an H200
 _MOST_BLOCKS = 512  # of mamba_scan_backward: as many partial gradients of the small parameters
 _PRODUCTS = ("in_proj", "z_proj", "out_proj")
