@@ -38,7 +38,7 @@ from .test_whole_step import WARM_UP, Case, Taken, take_step
 #: Every part has something to say, no vaccine is due in the step that is compared, and the trunk's bound bites.
 ON = (*EVERYTHING, *SMALL, "vaccine.period=5", "homeostat.entropy=0,0.1", "plan.length=1", "horizons.lengths=1,3",
       "spectral.sigma_max=0.4", "prune.first_epoch=0", "prune.last_epoch=3", "ensemble.diversity=0.3", "optim.horizon=100",
-      "perturb.shrink=1", "perturb.sigma=0.05", "temporal.conv=3")  # fmt: skip
+      "perturb.shrink=1", "perturb.sigma=0.05", "temporal.conv=3", "cql.alpha=0.1")  # fmt: skip
 CASES = [
     Case("everything", 7, (13, 13), (3, 2), 11, 29,
          (*ON, "network.hidden=13,13", "loss.label_smoothing=0.1", "loss.grad_budget=0")),
@@ -205,7 +205,8 @@ def own_heads(p: Any, psi: Any, f: Fed, q: Any) -> dict[str, Any]:
 
 
 def reference(f: Fed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
-    """Gradient and, of each element, the sum of its terms' sizes, row by row and loss by loss; the budget's factors; |delta|.
+    """Gradient by each loss; of each element the sum of its terms' sizes, row by row and loss by loss; the budget's factors;
+    |delta|.
 
     Where a loss has a factor on what the trunk gets of it alone, it is counted twice: once with its own parameters held, once
     with the trunk's output held.
@@ -240,14 +241,18 @@ def reference(f: Fed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], A
         def terms(p: Any) -> Any:
             psi = trunk(p, f, f.windows, f.state, f.depth)
             x, noised = psi[: f.M], psi[f.M :]
-            parts = [factor[name] * each for name, each in of_logits(heads(p, f, x), f, targets).items()]
-            parts += [factor["iqn"] * iqn(cut(p), x, f, y), iqn(p, cut(x), f, y)]
-            parts += [factor["denoise"] * denoise(cut(p), noised, f), denoise(p, cut(noised), f)]
-            return jnp.concatenate([*parts, *own_heads(p, cut(psi), f, q).values()])
+            parts = {name: factor[name] * each for name, each in of_logits(heads(p, f, x), f, targets).items()}
+            parts |= {"iqn through the trunk": factor["iqn"] * iqn(cut(p), x, f, y), "iqn": iqn(p, cut(x), f, y)}
+            parts |= {"denoise through the trunk": factor["denoise"] * denoise(cut(p), noised, f),
+                      "denoise": denoise(p, cut(noised), f)}  # fmt: skip
+            return {**parts, **own_heads(p, cut(psi), f, q)}
 
         by_term = jax.jacrev(terms)(theta)
-        gradient, magnitude = ({k: size(j).sum(0) for k, j in by_term.items()} for size in (jnp.asarray, jnp.abs))
-        return gradient, magnitude, factor, delta
+        parts, sizes = (
+            {part: {k: size(j).sum(0) for k, j in tensors.items()} for part, tensors in by_term.items()}
+            for size in (jnp.asarray, jnp.abs)
+        )
+        return parts, {k: sum(tensors[k] for tensors in sizes.values()) for k in theta}, factor, delta
 
     return jax.tree.map(np.asarray, everything(f.theta, f.target))  # type: ignore[no-any-return]
 
@@ -257,7 +262,8 @@ def reference(f: Fed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], A
 def test_gradients_updates_and_priorities(runtime: Runtime, case: Case) -> None:
     taken = take_step(runtime, case, lambda learner: learner.begin_epoch(1))
     made, fed = taken.learner, Fed(taken)
-    gradient, magnitude, factor, delta = reference(fed)
+    parts, magnitude, factor, delta = reference(fed)
+    gradient = {name: sum(part[name] for part in parts.values()) for name in fed.theta}
     mask = extension(made, Prune).mask.to_numpy()
     found = made.layout.unpack(made.grad.grad.to_numpy())
     assert set(found) == set(gradient) and WARM_UP % made.config.vaccine.period
@@ -266,6 +272,9 @@ def test_gradients_updates_and_priorities(runtime: Runtime, case: Case) -> None:
     for name, array in found.items():
         check = oracle.check_gradient if gradient[name].any() else oracle.compare  # a branch of one action has none
         print(check(name, array, gradient[name] * pruned[name], magnitude[name]))
+    for part, tensors in parts.items():
+        share = max(float((np.abs(g * pruned[n]) / (2e-5 * magnitude[n] + 1e-12)).max()) for n, g in tensors.items())
+        assert share > 10.0, f"without {part} the test would pass"
     check_factors(taken, fed, factor)
     check_updates(taken, fed, pruned)
     check_priorities(taken, fed, delta)
