@@ -11,6 +11,8 @@ import pytest
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn.features import FEATURES
 
+pytestmark = pytest.mark.hostsim  # on a GPU measurement decides by which kernels some products are made
+
 #: Changed by hand, where a bound of one option is another's value.
 TOGETHER = {"adaptive_gamma": {"low": 0.7, "high": 0.95, "use_low": 0.3, "use_high": 0.8},
             "prune": {"sparsity": 0.4, "first_epoch": 2, "last_epoch": 5}, "horizons": {"lengths": (2, 7), "bound": 0.1},
@@ -37,7 +39,6 @@ def changed(section: Any) -> dict[str, Any]:
             if field.name != "enabled"}  # fmt: skip
 
 
-@pytest.mark.hostsim  # a GPU may take other kernels for some products
 def test_the_page_is_what_is_built() -> None:
     assert footprint_docs.PAGE.read_text(encoding="utf-8") == footprint_docs.page(), (
         "run python tools/footprint_docs.py"
