@@ -7,7 +7,7 @@ Imports nothing of the package but `expression`, and no NumPy: the build's layou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,15 +132,17 @@ def read_headers(folder: Path, *more: Path) -> Headers:
     if not files:
         raise HeaderError(f"{folder} holds no headers: build the native part with `python tools/build.py`")
     files += [path for extra in more for path in sorted(extra.glob("*.h"))]
-    ffi = cffi.FFI()
-    structs: dict[str, StructInfo] = {}
+    texts = {path: path.read_text() for path in files}
     constants: dict[str, int] = {}
-    for path in files:
-        text = path.read_text()
+    for path, text in texts.items():
         constants |= _constants(path.name, text)
-        _declare(ffi, path.name, text)
-        for raw in _raw_structs(path.name, text):
-            structs[raw.name] = _struct(ffi, path.name, raw, structs, constants)
+    ffi = _declared({path.name: text for path, text in texts.items()})
+    raw_structs = {path: list(_raw_structs(path.name, text)) for path, text in texts.items()}
+    layouts = _layouts(ffi, [raw.name for found in raw_structs.values() for raw in found])
+    structs: dict[str, StructInfo] = {}
+    for path, text in texts.items():
+        for raw in raw_structs[path]:
+            structs[raw.name] = _struct(ffi, layouts[raw.name], path.name, raw, structs, constants)
         for number, line in enumerate(_without_block_comments(text), 1):
             if alias := _ALIAS.match(line):
                 structs[alias["name"]] = _alias(path.name, number, alias, structs)
@@ -151,15 +153,36 @@ def _fail(file: str, line: int, message: str) -> HeaderError:
     return HeaderError(f"{file}:{line}: {message}")
 
 
-def _declare(ffi: cffi.FFI, file: str, text: str) -> None:
-    source = re.sub(r"^\s*#\s*pragma\s+once\s*$", "", text, flags=re.MULTILINE)
+def _declared(texts: dict[str, str]) -> cffi.FFI:
+    """All files in one call: each call parses the names of what was declared before it again, and every process that starts
+    waits for this. A file at a time where that fails, to say which it is."""
+    plain = {file: re.sub(r"^\s*#\s*pragma\s+once\s*$", "", text, flags=re.MULTILINE) for file, text in texts.items()}
+    ffi = cffi.FFI()
     try:
-        ffi.cdef(source)
-    except Exception as error:  # cffi raises CDefError, pycparser its own, both with text of several lines
+        ffi.cdef("\n".join(plain.values()))
+    except Exception:  # cffi raises CDefError, pycparser its own
+        ffi = cffi.FFI()
+        for file, text in plain.items():
+            _declare(ffi, file, text)
+    return ffi
+
+
+def _declare(ffi: cffi.FFI, file: str, text: str) -> None:
+    try:
+        ffi.cdef(text)
+    except Exception as error:  # of either kind, with text of several lines
         message = str(error).splitlines()[0]
         where = re.search(r":(\d+):", str(error))
         place = f"{file}:{where[1]}" if where else file
         raise HeaderError(f"{place}: cffi cannot read this: {message}") from None
+
+
+def _layouts(ffi: cffi.FFI, names: Sequence[str]) -> dict[str, Any]:
+    """cffi's view of the structs, in one call for the same reason: as what the parameters of a function point to."""
+    if not names:
+        return {}
+    pointers = ffi.typeof(f"void (*)({', '.join(f'{name} *' for name in names)})").args
+    return {name: pointer.item for name, pointer in zip(names, pointers)}
 
 
 def _constants(file: str, text: str) -> dict[str, int]:
@@ -205,10 +228,8 @@ def _raw_structs(file: str, text: str) -> Iterator[_RawStruct]:
             current.fields.append((number, match))
 
 
-def _struct(
-    ffi: cffi.FFI, file: str, raw: _RawStruct, structs: dict[str, StructInfo], constants: dict[str, int]
-) -> StructInfo:
-    layout = ffi.typeof(raw.name)
+def _struct(ffi: cffi.FFI, layout: Any, file: str, raw: _RawStruct, structs: dict[str, StructInfo],
+            constants: dict[str, int]) -> StructInfo:  # fmt: skip
     cffi_fields = layout.fields or []
     if [name for name, _ in cffi_fields] != [match["name"] for _, match in raw.fields]:
         raise _fail(file, raw.line, f"{raw.name}: one field a line, so that each can be annotated")
