@@ -8,7 +8,7 @@
 // C51 and its projection: Bellemare 2017; the kernel repels heads in what they say, not in their parameters: D'Angelo & Fortuin
 // 2021. Every action of every head has a gradient d by its logits, so the softmaxes are made again rather than stored.
 //
-// Launch: grid (B,), any block of at most 512 threads (a warp a softmax: H S of them, and E K losses); dynamic shared memory: ensemble_floats. H S N
+// Launch: grid (B,), any block (a warp a softmax: H S of them, and E K losses; 64 registers let a block have 1,024 threads); dynamic shared memory: ensemble_floats. H S N
 // exponentials three times; reads (2 N + S N) + 2 E S N floats a row, writes Np + Mp.
 #include "lib/kernel.h"
 #include "lib/lanes.h"
@@ -109,7 +109,7 @@ FX_DEVICE void head_loss(const ensemble_loss_args &a, const ensemble_row &s, int
 }  // namespace
 
 #ifdef FX_GPU
-extern "C" __global__ void __launch_bounds__(512) ensemble_loss(const __grid_constant__ ensemble_loss_args a);
+extern "C" __global__ void __launch_bounds__(1024) ensemble_loss(const __grid_constant__ ensemble_loss_args a);
 #endif
 
 FX_KERNEL_ANYBLOCK(ensemble_loss) {
