@@ -79,10 +79,13 @@ def test_cql_gradient_and_loss(runtime: Runtime, shape: LossShape) -> None:
     weight = 0.7
     z = np.float64(np.float32(SUPPORT[0])) + np.arange(shape.atoms) * np.float64(
         np.float32((SUPPORT[1] - SUPPORT[0]) / (shape.atoms - 1)))  # fmt: skip
-    loss = lambda x: weight * cql(x, action, shape, z).sum(1).mean()  # noqa: E731
-    reference = np.asarray(jax.jit(jax.grad(loss))(raw.astype(np.float64)))
+
+    def loss(x: Any) -> tuple[Any, Any]:
+        each = weight * cql(x, action, shape, z).sum(1)
+        return each.mean(), each
+
+    reference, each = map(np.asarray, jax.jit(jax.grad(loss, has_aux=True))(raw.astype(np.float64)))
     found, rows = Cql(runtime, shape, weight)(raw, action)
-    each = weight * np.asarray(cql(raw.astype(np.float64), action, shape, z)).sum(1)
     np.testing.assert_allclose(rows[:, 0], each, rtol=2e-5, atol=2e-6 * np.abs(z).max())
     # terms of an element: p (|z| + |Q|) times the two probabilities, over the branch's actions
     size = weight / shape.batch * 2.0 * np.abs(z).max() * 2.0 / np.sqrt(shape.atoms)
@@ -222,8 +225,13 @@ def target_q(target: dict[str, Any], batch: Any, case: Case, z: Any) -> Any:
     """mean_b of the target network's expected return of the actions taken, (B,), in float64."""
     settings = oracle.Settings(case.branches, case.atoms, float(z[0]), float(z[-1]), 0.0, 0.0, 0.0)
     taken = oracle.choices(batch.action, case.branches)
-    logits = oracle.taken_logits({k: v.astype(np.float64) for k, v in target.items()}, batch.state, taken, settings)
-    return np.asarray((jax.nn.softmax(logits, axis=-1) * z).sum(-1).mean(1))
+
+    @jax.jit
+    def expected(params: Any) -> Any:
+        logits = oracle.taken_logits(params, batch.state, taken, settings)
+        return (jax.nn.softmax(logits, axis=-1) * z).sum(-1).mean(1)
+
+    return np.asarray(expected({k: v.astype(np.float64) for k, v in target.items()}))
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=lambda case: case.name)
@@ -251,7 +259,7 @@ def test_iql_value_gradient_and_advantage(runtime: Runtime, case: Case) -> None:
         return (jnp.where(u < 0.0, 1.0 - 0.8, 0.8) * u**2).mean()
 
     weight, bias = (theta[f"iql_v.{name}"].astype(np.float64) for name in ("weight", "bias"))
-    value, gradient = jax.value_and_grad(loss, argnums=(0, 1))(weight, bias)
+    value, gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(weight, bias)
     found = learner.layout.unpack(learner.grad.grad.to_numpy())
     u = q - ((x @ weight)[:, 0] + bias[0])
     size = 2.0 * (np.abs(x).T @ np.abs(u))[:, None] / len(u)

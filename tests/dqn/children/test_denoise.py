@@ -40,6 +40,9 @@ def loss(params: dict[str, Any], noised: Any, clean: Any) -> Any:
     return ((out - clean) ** 2).mean()
 
 
+loss_and_gradient = jax.jit(jax.value_and_grad(loss))
+
+
 def seen(learner: Learner) -> tuple[Any, Any, Any]:
     """Parameters before a step, then the noised states of it and the clean ones, in float64. Steps once."""
     params = {k: v.astype(np.float64) for k, v in learner.layout.unpack(learner.adam.theta.to_numpy()).items()}
@@ -91,7 +94,7 @@ def test_gradients_of_the_head_and_of_the_trunk(runtime: Runtime, settings: tupl
     learner.drain()
     params, noised, clean = seen(learner)
     record = learner.drain()[-1]
-    value, gradient = jax.value_and_grad(loss)(params, noised, clean)
+    value, gradient = loss_and_gradient(params, noised, clean)
     found = learner.layout.unpack(learner.grad.grad.to_numpy())
     x = trunk(params, noised, np)
     out = x @ params["denoise.weight"] + params["denoise.bias"]
@@ -101,7 +104,7 @@ def test_gradients_of_the_head_and_of_the_trunk(runtime: Runtime, settings: tupl
     assert record["denoise_loss"] == pytest.approx(float(value), rel=1e-5)
     assert record["denoise_noise"] == pytest.approx(((noised - clean) ** 2).mean(), rel=1e-5)
     assert record["denoise_scale"] == 1.0
-    dx = jax.grad(lambda x: ((x @ params["denoise.weight"] + params["denoise.bias"] - clean) ** 2).mean())(x)
+    dx = jax.jit(jax.grad(lambda x: ((x @ params["denoise.weight"] + params["denoise.bias"] - clean) ** 2).mean()))(x)
     feature = extension(learner, Denoise)
     assert feature.dx is not None
     width = learner.layout.hidden[-1]
@@ -129,7 +132,7 @@ def test_the_trunk_gets_the_gradient_within_its_share_of_the_budget(runtime: Run
     norm = np.linalg.norm(feature.dx.to_numpy().astype(np.float64))
     scale = min(1.0, 0.25 * budget / norm) if budget else 1.0
     assert record["denoise_scale"] == pytest.approx(scale, rel=1e-5) and (scale < 1.0) == (budget > 0.0)
-    gradient = jax.grad(loss)(params, noised, clean)
+    _, gradient = loss_and_gradient(params, noised, clean)
     found = learner.layout.unpack(learner.grad.grad.to_numpy())
     for name in (n for n in found if n.startswith("trunk")):
         share = scale * np.asarray(gradient[name])
@@ -146,7 +149,7 @@ def test_zeroing_a_gradient_fails(runtime: Runtime) -> None:
     learner = learner_of(runtime, *ON)
     params, noised, clean = seen(learner)
     learner.drain()
-    gradient = jax.grad(loss)(params, noised, clean)
+    _, gradient = loss_and_gradient(params, noised, clean)
     found = learner.layout.unpack(learner.grad.grad.to_numpy())
     for name in ("denoise.weight", "denoise.bias"):
         oracle.check_gradient(name, found[name], np.asarray(gradient[name]), np.abs(np.asarray(gradient[name])))

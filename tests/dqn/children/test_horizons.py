@@ -57,6 +57,7 @@ def parts(of: Learner) -> dict[str, F64]:
     return {name: table[:, i] for i, name in enumerate(names)}
 
 
+@jax.jit
 def loss(weight: Any, bias: Any, x: Any, label: Any, valid: Any) -> Any:
     return (jnp.where(valid, x @ weight + bias - label, 0.0) ** 2).sum(1).mean()
 
@@ -79,7 +80,7 @@ def test_labels_and_gradients(runtime: Runtime, case: Case) -> None:
 
     x = trunk(theta, made.layout, made.batch.state.to_numpy()[:, : case.state_dim])
     weight, bias = (theta[f"horizons.{part}"].astype(np.float64) for part in ("weight", "bias"))
-    value, gradient = jax.value_and_grad(loss, argnums=(0, 1))(weight, bias, x, label, valid)
+    value, gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(weight, bias, x, label, valid)
     size = np.where(valid, 2.0 * (np.abs(x) @ np.abs(weight) + np.abs(bias) + np.abs(label)), 0.0) / case.batch
     grad = made.layout.unpack(made.grad.grad.to_numpy())
     for part, ref, terms in zip(("weight", "bias"), gradient, (np.abs(x).T @ size, size.sum(0)), strict=True):
@@ -96,7 +97,7 @@ def test_autodiff_is_the_finite_difference() -> None:
     random = np.random.default_rng(0)
     weight, bias, x = random.normal(size=(5, 4)), random.normal(size=4), random.normal(size=(9, 5))
     label, valid = random.normal(size=(9, 4)), random.random((9, 4)) < 0.6
-    gradient = np.asarray(jax.grad(loss)(weight, bias, x, label, valid))
+    gradient = np.asarray(jax.jit(jax.grad(loss))(weight, bias, x, label, valid))
     for at in np.ndindex(5, 4):
         step = np.zeros_like(weight)
         step[at] = 1e-6

@@ -42,6 +42,7 @@ def columns(of: Learner) -> dict[str, F64]:
     return {name: table[:, i] for i, name in enumerate(names)}
 
 
+@jax.jit
 def loss(weight: Any, bias: Any, x: Any, label: Any, trained: Any) -> Any:
     each = optax.sigmoid_binary_cross_entropy((x @ weight)[:, 0] + bias[0], label)
     return jnp.where(trained, each, 0.0).mean()
@@ -70,7 +71,7 @@ def test_split_labels_and_gradients(runtime: Runtime, case: Case) -> None:
 
     x = trunk(theta, made.layout, made.batch.state.to_numpy()[:, : case.state_dim])
     weight, bias = (theta[f"plan.{part}"].astype(np.float64) for part in ("weight", "bias"))
-    value, gradient = jax.value_and_grad(loss, argnums=(0, 1))(weight, bias, x, label, trained)
+    value, gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(weight, bias, x, label, trained)
     p = 1.0 / (1.0 + np.exp(-(x @ weight)[:, 0] - bias[0]))
     size = (np.where(trained, p + label, 0.0) / case.batch)[:, None]
     grad = made.layout.unpack(made.grad.grad.to_numpy())
@@ -92,7 +93,7 @@ def test_autodiff_is_the_finite_difference() -> None:
     random = np.random.default_rng(0)
     weight, bias, x = random.normal(size=(5, 1)), random.normal(size=1), random.normal(size=(9, 5))
     label, trained = (random.random(9) < 0.5).astype(float), random.random(9) < 0.6
-    gradient = np.asarray(jax.grad(loss)(weight, bias, x, label, trained))
+    gradient = np.asarray(jax.jit(jax.grad(loss))(weight, bias, x, label, trained))
     for k in range(5):
         step = np.zeros_like(weight)
         step[k] = 1e-6

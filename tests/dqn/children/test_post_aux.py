@@ -72,7 +72,7 @@ def test_gradients(runtime: Runtime, case: Case) -> None:
     values = {}
     for name, loss in (("selectivity", selectivity), ("risk", risk)):
         weight, bias = (theta[f"{name}.{part}"].astype(np.float64) for part in ("weight", "bias"))
-        values[name], gradient = jax.value_and_grad(loss, argnums=(0, 1))(weight, bias, x, ret)
+        values[name], gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(weight, bias, x, ret)
         size = terms_of(name, x @ weight + bias, ret)
         for part, ref in zip(("weight", "bias"), gradient, strict=True):
             terms = np.abs(x).T @ size if part == "weight" else size.sum(0)
