@@ -14,8 +14,17 @@ FX_KERNEL_ANYBLOCK(budget_blend) {
     const int row = (int)blockIdx.x, K = a.K, N = a.N;
     fx::budget_scales s = {1.0f, 1.0f};
     if (a.step->grad_budget > 0.0f) {
+        auto mse_norm2 = [&](int r) { return a.rows[(int64_t)r * a.W + STAT_MSE_NORM2]; };
+#ifdef FX_GPU  // under way beside the other sum's: no load overtakes the barriers in that
+        const int mine = (int)threadIdx.x;
+        const float early = mse_norm2(min(mine, a.R - 1));
+#endif
         float ce2 = fx::block_sum(a.R, [&](int r) { return a.rows[(int64_t)r * a.W + STAT_CE_NORM2]; });
-        float mse2 = fx::block_sum(a.R, [&](int r) { return a.rows[(int64_t)r * a.W + STAT_MSE_NORM2]; });
+#ifdef FX_GPU
+        float mse2 = fx::block_sum(a.R, [&](int r) { return r == mine ? early : mse_norm2(r); });
+#else
+        float mse2 = fx::block_sum(a.R, mse_norm2);
+#endif
         s = fx::gradient_budget(a.step->grad_budget, ce2, mse2);
     }
     const float *ce = a.ce_grad + (int64_t)row * K * N, *mse = a.mse_grad + (int64_t)row * K * N;

@@ -1,7 +1,8 @@
 // linear_pair: two narrow layers in one launch, y = relu(x W + b), y2 = relu(y W2 + b2), for up to three passes at once (grid y):
 // online on s, online on s', target on s'. A dependent launch less: of a layer of 64 units it is most of the price.
 //
-// Launch: grid (ceil(R / PAIR_ROWS), passes), any block (a GPU has use for 128 threads, an output row of four columns each).
+// Launch: grid (ceil(R / PAIR_ROWS), passes), at most 128 threads (an output row of four columns each). Without these bounds ptxas
+// holds the kernel to 32 registers, and of the weights' 64 loads from shared memory four are in flight instead of twelve.
 // Every block stages both layers' weights, 4 (K Mp + Mp Np) bytes, all in flight at once: for large batches two launches are better.
 // Each output is bias + sum_k x[k] w[k], k ascending, one fused multiply-add a step: the bits of two launches of linear_forward.
 #include "lib/kernel.h"
@@ -61,6 +62,10 @@ struct narrow_layer {
 };
 
 }  // namespace
+
+#ifdef FX_GPU
+extern "C" __global__ void __launch_bounds__(128, 2) linear_pair(const __grid_constant__ linear_pair_args a);
+#endif
 
 FX_KERNEL_ANYBLOCK(linear_pair) {
     using namespace fx;
