@@ -84,8 +84,7 @@ FX_DEVICE double first_layer(const linear_backward_pair_args &a, pair_stage &s, 
         } else {
             if (k < a.K) {  // pad rows are written as zeros
 #pragma unroll 8
-                for (int r = 0; r < a.R; ++r)
-                    g = fma(splat(x0[(size_t)r * ldx0 + k]), load_lanes(e + r * COLS), g);
+                for (int r = 0; r < a.R; ++r) g = fma(splat(x0[(size_t)r * ldx0 + k]), load_lanes(e + r * COLS), g);
             }
             store_lanes(a.dw0 + (size_t)k * a.Mp + c + vector, g);
         }

@@ -76,9 +76,8 @@ FX_DEVICE void weight_block(const linear_backward_args &a, int block, fx::stage 
 #ifdef FX_GPU
         if (region.rows && region.tile_rows(a) >= BIG_ROWS) {
             const along_columns left{region.x, a.Kp};
-            const double sum = region.tile_rows(a) == BIG_ROWS
-                                   ? region.tile<BIG_ROWS>(a, s, left, region.dw, t)
-                                   : region.tile<2 * BIG_ROWS>(a, s, left, region.dw, t);
+            const double sum = region.tile_rows(a) == BIG_ROWS ? region.tile<BIG_ROWS>(a, s, left, region.dw, t)
+                                                               : region.tile<2 * BIG_ROWS>(a, s, left, region.dw, t);
             if (t < region.tiles) squares[t] = sum;
             continue;
         }
