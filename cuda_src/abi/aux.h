@@ -5,6 +5,10 @@
 #define AUX_NORM2 1 /* sum of squares of the row's gradient by the logits */
 #define AUX_COLUMNS 2
 
+/* Losses of which a block takes a row of the head's output, a warp a branch at a time. */
+#define HEAD_NARROW 64   /* most atoms: two a lane, and the row's logits in shared memory; kernels named *_wide take more */
+#define HEAD_THREADS 256 /* a block of one head: a warp for each of at most eight branches */
+
 typedef struct {
     const float *logits;     //@ in f32[B*Np]           (B, Np) head output of the online network on s
     const int32_t *action;   //@ in i32[B]              mixed radix, branch 0 slowest
@@ -19,6 +23,7 @@ typedef struct {
     int32_t N;               //@ atoms
     int32_t Np;              //@ floats of a head row
 } cql_gradient_args;
+typedef cql_gradient_args cql_gradient_wide_args;
 
 /* dlogits += scale * part, scale so that the part's norm is at most its share of the gradient budget. */
 typedef struct {

@@ -9,12 +9,16 @@
 #define ENSEMBLE_NORM2 4        /* sum of squares of the row's gradient by the logits, over all H heads */
 #define ENSEMBLE_COLUMNS 5
 
-/* Sum over the heads of the expected return of each action. */
+#define ENSEMBLE_THREADS 768      /* most of a block of ensemble_loss, by its registers */
+#define ENSEMBLE_WIDE_THREADS 512 /* and of ensemble_loss_wide */
+
+/* a*, the action at s' by the mean of all heads. */
 typedef struct {
-    const float *logits;      //@ in f32[R*Np]           (R, Np) head output of the network: its value atoms are read
+    const float *logits;      //@ in f32[R*Np]           (R, Np) head output of the network
     const float *more;        //@ in f32[R*Mp]           (R, Mp)
     const step_block *step;   //@ in step_block[1]       v_min, delta_z
-    float *values;            //@ out f32[R*S]           (R, S)
+    float *values;            //@ out f32[R*S]           (R, S) 0 for a*, -infinity for the other actions
+    int32_t *next_action;     //@ out i32[R*K]           (R, K) a*
     uint64_t branch_sizes;    //@ actions of branch b in bits [8 b, 8 b + 8)
     int32_t R;                //@ rows = gridDim.x
     int32_t K;                //@ branches
@@ -25,6 +29,7 @@ typedef struct {
     int32_t E;                //@ heads beside the network's
     uint32_t pad0_;           //@ pad
 } ensemble_values_args;
+typedef ensemble_values_args ensemble_values_wide_args;
 
 typedef struct {
     const float *logits;        //@ in f32[3*R*Np]        (3, R, Np) of the network: online(s), online(s'), target(s')
@@ -54,17 +59,28 @@ typedef struct {
     int32_t E;                  //@ heads beside the network's
     uint32_t pad0_;             //@ pad
 } ensemble_loss_args;
+typedef ensemble_loss_args ensemble_loss_wide_args;
 
-/* dlogits += scale * part and dmore *= scale, scale so that the norm of both is at most their share of the gradient budget. */
+/* dmore *= scale, scale so that the norm of part and dmore is at most their share of the gradient budget. */
 typedef struct {
-    const float *part;       //@ in f32[B*Np]           (B, Np)
     const float *rows;       //@ in f32[B*5]            (B, ENSEMBLE_COLUMNS)
     const step_block *step;  //@ in step_block[1]       grad_budget; 0: no bound
-    float *dlogits;          //@ inout f32[B*Np]        (B, Np)
     float *dmore;            //@ inout f32[B*Mp]        (B, Mp)
     float *metrics;          //@ out f32[5]             means over the rows; the last: scale
     float share;             //@ of the budget
     int32_t B;               //@ rows
+    int32_t Mp;              //@ floats of a row of the heads beside the network's, multiple of 16
+    uint32_t pad0_;          //@ pad
+} ensemble_scale_args;
+
+/* dlogits += scale * part, the same scale. */
+typedef struct {
+    const float *part;       //@ in f32[B*Np]           (B, Np)
+    const float *rows;       //@ in f32[B*5]            (B, ENSEMBLE_COLUMNS)
+    const step_block *step;  //@ in step_block[1]
+    float *dlogits;          //@ inout f32[B*Np]        (B, Np)
+    float share;             //@ of the budget
+    int32_t B;               //@ rows
     int32_t Np;              //@ floats of a head row, multiple of 16
-    int32_t Mp;              //@ floats of a row of the other heads, multiple of 16
+    uint32_t pad0_;          //@ pad
 } ensemble_blend_args;

@@ -32,3 +32,4 @@ typedef struct {
     int32_t N;              //@ atoms
     int32_t Np;             //@ floats of a head row
 } entropy_gradient_args;
+typedef entropy_gradient_args entropy_gradient_wide_args;

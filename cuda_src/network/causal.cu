@@ -1,12 +1,13 @@
 // Causal intervention: how much Q changes when a group of features is set to its reference while the rest stays as observed.
 //
-//   causal_intervene   rows under do(s_g = reference), every group           grid (G)
+//   causal_intervene   rows under do(s_g = reference), every group           grid (R, G); dynamic shared memory Sp floats
 //   (linear_forward    the network on all G*R of them)
 //   causal_effect      e_g,r = mean_{b,a} |Q_b,a(do) - Q_b,a|               grid (G*R), block (128)
 //   causal_update      I_g <- I_g + max(rate, 1/n) (mean_r e_g,r - I_g)     grid (1); n interventions so far, this one included
 //
 // The first 1/rate interventions are averaged, then the mean runs. An effect that is not finite stays so: it is never left out.
 #include "lib/kernel.h"
+#include "lib/lanes.h"
 #include "lib/reduce.h"
 #include "lib/rows.h"
 
@@ -15,26 +16,38 @@
 #include "abi/causal.h"
 #include "lib/dueling.h"
 
-FX_KERNEL_ANYBLOCK(causal_intervene) {
-    const int g = (int)blockIdx.x, begin = a.bounds[g], end = a.bounds[g + 1];
-    FX_FOR(c, a.Sp) {
-        const bool inside = begin <= c && c < end;
-        float reference = 0.0f;
-        if (inside && a.mean) {
-            for (int r = 0; r < a.R; ++r) reference += a.state[(size_t)r * a.Sp + c];
-            reference /= (float)a.R;
-        }
-        for (int r = 0; r < a.R; ++r)
-            a.x[((size_t)g * a.R + r) * a.Sp + c] = inside ? reference : a.state[(size_t)r * a.Sp + c];
-        for (int r = 0; a.L && r < a.R; ++r)
-            for (int l = 0; l < a.L; ++l) {
-                const size_t from = ((size_t)r * a.L + l) * a.Sp + c;
-                a.past[(size_t)g * a.R * a.L * a.Sp + from] =
-                    inside && l >= a.L - a.length[r] ? reference : a.window[from];
-            }
+namespace {
+
+// n rows of Sp floats: what is observed, but for columns [begin, end) from row `first` on, which are at the reference.
+FX_DEVICE void intervene(const float *observed, float *out, const float *reference, int begin, int end, int first, int n, int Sp) {
+    FX_FOR(i, n * Sp / fx::LANES) {
+        const int q = i * fx::LANES, l = q / Sp, c = q - l * Sp;
+        fx::store_lanes(out + q, fx::load_lanes(observed + q));
+        if (l < first) continue;
+        for (int k = max(begin, c); k < min(end, c + fx::LANES); ++k) out[l * Sp + k] = reference[k - begin];
     }
-    if (a.L)
-        FX_FOR(r, a.R) a.past_length[g * a.R + r] = a.length[r];
+}
+
+}  // namespace
+
+FX_KERNEL_ANYBLOCK(causal_intervene) {
+    FX_DYNAMIC_SHARED(float, reference);  // of the group's columns
+    const int r = (int)blockIdx.x, g = (int)blockIdx.y, begin = a.bounds[g], end = a.bounds[g + 1], Sp = a.Sp;
+    FX_FOR(c, end - begin) {
+        float sum = 0.0f;
+        if (a.mean) {
+#pragma unroll 8
+            for (int i = 0; i < a.R; ++i) sum += a.state[(size_t)i * Sp + begin + c];
+        }
+        reference[c] = sum / (float)a.R;
+    }
+    __syncthreads();
+    const size_t row = (size_t)g * a.R + r;
+    intervene(a.state + (size_t)r * Sp, a.x + row * Sp, reference, begin, end, 0, 1, Sp);
+    if (!a.L) return;
+    const size_t states = (size_t)a.L * Sp;
+    intervene(a.window + r * states, a.past + row * states, reference, begin, end, a.L - a.length[r], a.L, Sp);
+    FX_FOR(only, 1) a.past_length[row] = a.length[r];
 }
 
 FX_KERNEL_ANYBLOCK(causal_effect) {

@@ -12,8 +12,10 @@ import numpy as np
 
 from foxhunt_rt.config import CqlConfig, IqlConfig
 from foxhunt_rt.dqn.children import iql_modulate
+from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.dqn.children.forward import ONLINE, ForwardWorkspace, record_forward
 from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradient
+from foxhunt_rt.dqn.children.row_launch import RowLaunch
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer
@@ -50,11 +52,20 @@ class Cql(Extension):
         branch_scale = 1.0 / k if shape.reduction == "mean" else 1.0
         with step.child("aux.cql", after="ddqn", reads=[online, step.batch.action, step.step],
                         writes=[part, rows]) as child:  # fmt: skip
-            child.launch("cql_gradient", grid=(shape.batch,), block=(32 * min(s, 16),), shared=4 * (2 * k * n + 4 * s + k),
+            launch = cql_launch(shape)
+            child.launch(launch.kernel, grid=(shape.batch,), block=(launch.threads,), shared=launch.shared,
                          args=dict(logits=online, action=step.batch.action, step=step.step, part=part, rows=rows,
                                    branch_sizes=shape.packed_branches, weight=self.config.alpha * branch_scale,
                                    B=shape.batch, K=k, S=s, N=n, Np=shape.head_padded))  # fmt: skip
         add_blend(step, "aux.cql_blend", self, part, rows, self.config.budget_share)
+
+
+def cql_launch(shape: LossShape) -> RowLaunch:
+    """Of CQL's loss and gradient."""
+    k, s, n = len(shape.branches), shape.actions, shape.atoms
+    return RowLaunch.of(
+        ("cql_gradient", "cql_gradient_wide"), shape, tasks=k, logits=shape.head_padded, work=2 * k * n + 4 * s + 2 * k
+    )
 
 
 def add_blend(step: StepView, name: str, extension: Extension, part: Buffer, rows: Buffer, share: float) -> None:
@@ -114,4 +125,4 @@ class Iql(Extension):
         iql_modulate.add(step, self.config, self.rows)
 
 
-__all__ = ["Cql", "Iql", "add_blend"]
+__all__ = ["Cql", "Iql", "add_blend", "cql_launch"]

@@ -72,7 +72,7 @@ class Causal(Extension):
         written = [x, *made, *work.buffers(), effect, self.importance, self.measured, *self._found]
         with step.child("maintenance.causal", after="forward", when=due, reads=[state, *observed, theta, bounds, step.step],
                         writes=written) as child:  # fmt: skip
-            child.launch("causal_intervene", (count + 1,), (_THREADS,),
+            child.launch("causal_intervene", (rows, count + 1), (_THREADS,), shared=4 * layout.state_padded, args=
                          dict(state=state, bounds=bounds, window=window.states if window else None,
                               length=window.length if window else None, x=x, past=past.states if past else None,
                               past_length=past.length if past else None, R=rows, Sp=layout.state_padded, G=count + 1,
@@ -82,7 +82,7 @@ class Causal(Extension):
                          dict(changed=work.logits[:changed], observed=work.logits[changed:], step=step.step, effect=effect,
                               branch_sizes=shape.packed_branches, R=rows, G=count, K=len(shape.branches), S=shape.actions,
                               N=shape.atoms, Np=layout.head_padded))  # fmt: skip
-            child.launch("causal_update", (1,), (_THREADS,),
+            child.launch("causal_update", (1,), (32 * min(count, 32),),
                          dict(effect=effect, importance=self.importance, measured=self.measured, largest=largest,
                               entropy=entropy, rate=config.rate, R=rows, G=count))  # fmt: skip
 

@@ -1,10 +1,10 @@
 """aux.ensemble_*: advantage heads beside the network's own (docs/step/ensemble.md).
 
 aux.ensemble_heads, beside forward.heads: the heads on the trunk's three outputs.
-aux.ensemble_values, before ddqn: `ensemble_values`, a block a row: what they add to the choice of a*.
-aux.ensemble, after ddqn: `ensemble_loss`, a block a row.
-aux.ensemble_blend, the last before adam_grad, so that the other parts of dlogits are added beside the loss: 1. `ensemble_blend`,
-within its share of the gradient budget onto dlogits; 2. the heads' gradient and the trunk's.
+aux.ensemble_values, before ddqn: `ensemble_values`, a block a row: a*, by the mean of all heads.
+aux.ensemble, beside ddqn: 1. `ensemble_loss`, a block a row; 2. `ensemble_scale`: the gradient by the heads' output within its
+share of the gradient budget; 3. the heads' gradient and the trunk's.
+aux.ensemble_blend, the last before adam_grad: `ensemble_blend`: what the network's own head has of it, onto dlogits.
 aux.ensemble_sum, beside the way back through the trunk: the sum of the splits, and the squares of the group's gradient.
 """
 
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from foxhunt_rt.config import ConfigError, EnsembleConfig
+from foxhunt_rt.config import EnsembleConfig
 from foxhunt_rt.dqn.children import adam_grad, forward
+from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.dqn.children.products import LayerWeights
+from foxhunt_rt.dqn.children.row_launch import RowLaunch
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout, ParameterGroup, Tensor
@@ -25,9 +27,9 @@ from foxhunt_rt.driver import Buffer
 from foxhunt_rt.kernels import abi
 
 NAME = "ensemble"
-_SHARED_BYTES = 48 << 10  # what every device gives a block
 _BLEND_BLOCKS = 256
-_MOST_WARPS = 32  # of a block of ensemble_loss, wide while the batch leaves multiprocessors idle
+_LOWER = "ensemble.heads or network.atoms"
+_BESIDE_ROWS = 256  # rows up to which a block is as wide as it can be; above, several share a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Ensemble(Extension):
     ----------
     more : Buffer
         f32 (3, B, Mp): advantages of the E = H - 1 heads beside the network's own, passes as in `ForwardBuffers.logits`.
+    next_action : Buffer
+        i32 (B, K): a*.
     part : Buffer
         f32 (B, Np): gradient by the network's head output, before the budget.
     dmore : Buffer
@@ -74,6 +78,7 @@ class Ensemble(Extension):
     next_values = True
 
     more: Buffer
+    next_action: Buffer
     part: Buffer
     dmore: Buffer
     target: Buffer | None
@@ -95,6 +100,7 @@ class Ensemble(Extension):
         _ = step.trunk_output  # refuses a trunk in bf16
         k, n, e = len(shape.branches), shape.atoms, heads.count
         self.more = rt.zeros((forward.ONLINE_NEXT + 2, shape.batch, heads.layer.n_padded), np.float32, "ensemble.more")
+        self.next_action = rt.zeros((shape.batch, k), np.int32, "ensemble.next_action")
         weights = LayerWeights(*(of(name) for of in (group.theta, group.target) for name in ("weight", "bias")))
         parameters = [b for b in (weights.w, weights.bias, weights.w_target, weights.bias_target) if b is not None]
         logits = step.forward.logits
@@ -105,16 +111,17 @@ class Ensemble(Extension):
             inputs = [x[: shape.batch] for x in forward.separate(hidden)]  # rows without a loss come last
             forward.own_layer(child, heads.layer, shape.batch, inputs, weights, self.more)
         with step.child("aux.ensemble_values", before="ddqn", reads=[logits, self.more, step.step],
-                        writes=[step.next_values]) as child:  # fmt: skip
-            child.launch("ensemble_values", (shape.batch,), (32 * min(e * shape.actions, 16),),
+                        writes=[self.next_action, step.next_values]) as child:  # fmt: skip
+            launch = values_launch(shape, e + 1, heads.layer.n_padded)
+            child.launch(launch.kernel, (shape.batch,), (launch.threads,),
                          dict(sizes, logits=_pass(logits, online_next)[: shape.batch], more=_pass(self.more, online_next),
-                              step=step.step, values=step.next_values, R=shape.batch),
-                         shared=_shared(4 * e * (k * n + shape.actions), shape.batch, e))  # fmt: skip
+                              step=step.step, values=step.next_values, next_action=self.next_action, R=shape.batch),
+                         shared=launch.shared)  # fmt: skip
         self._record_loss(step, group, heads, sizes)
 
     def _record_loss(self, step: StepView, group: GroupView, heads: EnsembleHeads, sizes: dict[str, int]) -> None:
         rt, shape, batch, layer = step.runtime, step.shape, step.batch, heads.layer
-        k, s, n, e, h = len(shape.branches), shape.actions, shape.atoms, heads.count, heads.count + 1
+        k, n, e, h = len(shape.branches), shape.atoms, heads.count, heads.count + 1
         rows = shape.batch
 
         def floats(name: str, *dims: int) -> Buffer:
@@ -132,24 +139,29 @@ class Ensemble(Extension):
         x, trunk, weight = step.trunk_output, step.trunk_gradient(NAME), group.theta("weight")
         optional = [self.target] if self.target is not None else []
         gradient = group.gradient[:1] if partial is None else [partial]
+        # behind ddqn in the order of the step, so that whoever changes what ddqn takes has done so; it waits for nothing of ddqn
         with step.child("aux.ensemble", after="ddqn",
-                        reads=[step.forward.logits, self.more, batch.action, step.ddqn.next_action, step.shaped_ret,
+                        reads=[x, weight, step.forward.logits, self.more, batch.action, self.next_action, step.shaped_ret,
                                batch.discount, batch.priority, step.step],
-                        writes=[part, dmore, per_row, *optional], private=[step.guard]) as child:  # fmt: skip
-            shared = 4 * (2 * (h + e) * k * n + 5 * h * s + s + h * h + 2 * e * k)
-            child.launch("ensemble_loss", (rows,), (32 * min(h * s + e * k, _MOST_WARPS if rows <= 256 else 8),), dict(
-                sizes, logits=step.forward.logits, more=self.more, action=batch.action, next_action=step.ddqn.next_action,
+                        writes=[part, dmore, per_row, trunk, step.metrics_of(self), *gradient, *optional],
+                        private=[step.guard]) as child:  # fmt: skip
+            launch = loss_launch(shape, h, layer.n_padded)
+            child.launch(launch.kernel, (rows,), (launch.threads,), dict(
+                sizes, logits=step.forward.logits, more=self.more, action=batch.action, next_action=self.next_action,
                 ret=step.shaped_ret, discount=batch.discount, priority=batch.priority, step=step.step, part=part, dmore=dmore,
                 target=self.target, rows=per_row, guard=step.guard,
                 branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, diversity=self.config.diversity,
-                spread=self.config.spread, B=rows, R=step.forward.logits.shape[1]), shared=_shared(shared, rows, h))  # fmt: skip
-        with step.child("aux.ensemble_blend", before="adam_grad", reads=[x, weight, part, per_row, step.step],
-                        writes=[step.dlogits, dmore, trunk, step.metrics_of(self), *gradient]) as child:  # fmt: skip
-            child.launch("ensemble_blend", (min(rows, _BLEND_BLOCKS),), (256,), dict(
-                part=part, rows=per_row, step=step.step, dlogits=step.dlogits, dmore=dmore, metrics=step.metrics_of(self),
-                share=self.config.budget_share, B=rows, Np=shape.head_padded, Mp=layer.n_padded))  # fmt: skip
+                spread=self.config.spread, B=rows, R=step.forward.logits.shape[1]), shared=launch.shared)  # fmt: skip
+            child.launch("ensemble_scale", (min(rows, _BLEND_BLOCKS) + 1,), (256,), dict(
+                rows=per_row, step=step.step, dmore=dmore, metrics=step.metrics_of(self), share=self.config.budget_share, B=rows,
+                Mp=layer.n_padded))  # fmt: skip
             # adam_grad applies the derivative of the trunk's last activation to the sum of all heads
             adam_grad.own_layer(child, layer, weight, x, dmore, trunk, to, stride, n_splits, None, relu=False)
+        with step.child("aux.ensemble_blend", before="adam_grad", reads=[part, per_row, step.step],
+                        writes=[step.dlogits]) as child:  # fmt: skip
+            child.launch("ensemble_blend", (min(rows, _BLEND_BLOCKS),), (256,), dict(
+                part=part, rows=per_row, step=step.step, dlogits=step.dlogits, share=self.config.budget_share, B=rows,
+                Np=shape.head_padded))  # fmt: skip
         with step.child("aux.ensemble_sum", before="adam_grad",
                         reads=[group.gradient[0] if partial is None else partial, *([runs] if runs is not None else [])],
                         writes=group.gradient if partial is not None else group.gradient[1:]) as child:  # fmt: skip
@@ -162,12 +174,27 @@ def _pass(buffer: Buffer, index: int) -> Buffer:
     return view
 
 
-def _shared(nbytes: int, rows: int, heads: int) -> int:
-    """Bytes of shared memory of a block, where every device has them."""
-    if nbytes > _SHARED_BYTES:
-        raise ConfigError(f"an ensemble of {heads} heads takes {nbytes} bytes of shared memory for a row, above {_SHARED_BYTES}: "
-                          "lower ensemble.heads or network.atoms")  # fmt: skip
-    return nbytes
+def loss_launch(shape: LossShape, heads: int, more_padded: int) -> RowLaunch:
+    """Of the heads' losses; ``heads`` is H, ``more_padded`` Mp, floats of a row of those beside the network's."""
+    k, s, n, h, e = len(shape.branches), shape.actions, shape.atoms, heads, heads - 1
+    return RowLaunch.of(("ensemble_loss", "ensemble_loss_wide"), shape, tasks=(h + e) * k + 1,
+                        most=_most_threads(shape), lower=_LOWER,
+                        work=2 * (h + e) * k * n + 5 * h * s + s + h * h + h * k + 2 * e * k + 2,
+                        logits=shape.head_padded + 2 * more_padded + -(-n // 4) * 4)  # fmt: skip
+
+
+def values_launch(shape: LossShape, heads: int, more_padded: int) -> RowLaunch:
+    """Of the choice of a*, as `loss_launch`."""
+    k, s, n, h = len(shape.branches), shape.actions, shape.atoms, heads
+    return RowLaunch.of(("ensemble_values", "ensemble_values_wide"), shape, tasks=h * k, most=_most_threads(shape), lower=_LOWER,
+                        work=h * (k * n + s), logits=shape.head_padded + more_padded)  # fmt: skip
+
+
+def _most_threads(shape: LossShape) -> tuple[int, int]:
+    """Of a block: as wide as its registers allow where multiprocessors are left over, else several share one."""
+    if shape.batch > _BESIDE_ROWS:
+        return abi.constant("HEAD_THREADS"), abi.constant("HEAD_THREADS")
+    return abi.constant("ENSEMBLE_THREADS"), abi.constant("ENSEMBLE_WIDE_THREADS")
 
 
 def _runs(layer: Layer, n_splits: int) -> npt.NDArray[np.void]:
@@ -180,4 +207,4 @@ def _runs(layer: Layer, n_splits: int) -> npt.NDArray[np.void]:
     return np.array(rows, abi.dtype("grad_run"))
 
 
-__all__ = ["Ensemble", "EnsembleHeads"]
+__all__ = ["Ensemble", "EnsembleHeads", "loss_launch", "values_launch"]

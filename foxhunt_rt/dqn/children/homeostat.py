@@ -15,13 +15,21 @@ import numpy as np
 
 from foxhunt_rt.config import HomeostatConfig
 from foxhunt_rt.dqn.children.aux import add_blend
+from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.dqn.children.epoch_stats import last_batch
 from foxhunt_rt.dqn.children.forward import ONLINE
+from foxhunt_rt.dqn.children.row_launch import RowLaunch
 from foxhunt_rt.dqn.extension import Extension, ExtensionError, StepView
 from foxhunt_rt.driver import Buffer, DeviceBuffer
 from foxhunt_rt.kernels import abi
 
-_MOST_WARPS = 16  # a warp a branch for the entropies, then one a row of the head's output
+
+def entropy_launch(shape: LossShape) -> RowLaunch:
+    """Of the loss term's gradient."""
+    k, n = len(shape.branches), shape.atoms
+    return RowLaunch.of(
+        ("entropy_gradient", "entropy_gradient_wide"), shape, tasks=k, logits=shape.head_padded, work=2 * k * n + 2 * k
+    )
 
 
 def violation(x: float, bounds: tuple[float, ...]) -> float:
@@ -71,8 +79,8 @@ class Homeostat(Extension):
         k, n = len(shape.branches), shape.atoms
         with step.child("aux.entropy", after="ddqn", reads=[online, step.batch.action, self.weight],
                         writes=[part, rows]) as child:  # fmt: skip
-            threads = 32 * min(1 + shape.actions, _MOST_WARPS)
-            child.launch("entropy_gradient", (shape.batch,), (threads,), shared=4 * (2 * k * n + 2 * k), args=dict(
+            launch = entropy_launch(shape)
+            child.launch(launch.kernel, (shape.batch,), (launch.threads,), shared=launch.shared, args=dict(
                 logits=online, action=step.batch.action, weight=self.weight, part=part, rows=rows,
                 branch_sizes=shape.packed_branches, low=options.entropy[0], high=options.entropy[1],
                 branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, B=shape.batch, K=k, S=shape.actions, N=n,
@@ -143,4 +151,4 @@ class Homeostat(Extension):
                 "loss_weight": float(self.weight.to_numpy()[0]) if self.weight is not None else 0.0}  # fmt: skip
 
 
-__all__ = ["Homeostat", "nudged", "violation"]
+__all__ = ["Homeostat", "entropy_launch", "nudged", "violation"]

@@ -14,6 +14,7 @@ from foxhunt_rt import Runtime
 from foxhunt_rt.config import Config
 from foxhunt_rt.dqn import Learner
 from foxhunt_rt.dqn.children import aux
+from foxhunt_rt.dqn.children.aux import cql_launch
 from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.kernels import abi
 from tests.dqn import oracle
@@ -55,10 +56,11 @@ class Cql:
         part = rt.array(np.full_like(padded, np.nan), "part")
         rows = rt.zeros((len(raw), 2), np.float32, "rows")
         k, s, n = len(shape.branches), shape.actions, shape.atoms
-        rt.ungraphed("test.cql").launch("cql_gradient", (len(raw),), (128,), dict(
+        launch = cql_launch(shape)
+        rt.ungraphed("test.cql").launch(launch.kernel, (len(raw),), (launch.threads,), dict(
             logits=rt.array(padded, "logits"), action=rt.array(mixed, "action"), step=self.step, part=part, rows=rows,
             branch_sizes=shape.packed_branches, weight=self.weight, B=len(raw), K=k, S=s, N=n, Np=shape.head_padded),
-            shared=4 * (2 * k * n + 4 * s + k))  # fmt: skip
+            shared=launch.shared)  # fmt: skip
         found = part.to_numpy()
         assert not found[:, raw.shape[1] :].any(), "pads are zero"
         return found[:, : raw.shape[1]], rows.to_numpy()

@@ -17,7 +17,7 @@ from foxhunt_rt.config import Config, ConfigError
 from foxhunt_rt.dqn import Agent, Learner
 from foxhunt_rt.dqn.checkpoint import CheckpointError
 from foxhunt_rt.dqn.children.ddqn import LossShape
-from foxhunt_rt.dqn.children.ensemble import Ensemble
+from foxhunt_rt.dqn.children.ensemble import Ensemble, loss_launch
 from foxhunt_rt.dqn.extension import Extension, ExtensionError
 from foxhunt_rt.dqn.guard import CLEAR
 from foxhunt_rt.dqn.learner_state import read_state, write_state
@@ -272,8 +272,7 @@ class Kernel:
         step["min_priority"] = np.float32(0.5).view(np.uint32)
         self.scalars = dict(branch_sizes=shape.packed_branches, branch_scale=1.0 / k, diversity=diversity, spread=0.8, B=b, R=b,
                             K=k, S=s, N=n, Np=shape.head_padded, Mp=self.mp, E=self.e)  # fmt: skip
-        h = heads
-        self.shared = 4 * (2 * (h + self.e) * k * n + 5 * h * s + s + h * h + 2 * self.e * k)
+        self.launch = loss_launch(shape, heads, self.mp)
         choices = np.stack([random.integers(0, m, b) for m in shape.branches], 1).astype(np.int32)
         self.operands: dict[str, Any] = dict(
             logits=random.normal(size=(3, b, shape.head_padded)).astype(np.float32),
@@ -288,20 +287,24 @@ class Kernel:
         outputs = {name: self.rt.array(np.full(dims, np.nan, np.float32), name) for name, dims in out.items()}
         guard = self.rt.array(np.array([(CLEAR,)], abi.dtype("guard_block")), "guard")
         inputs = {name: self.rt.array(array, name) for name, array in (self.operands | changed).items()}
-        self.rt.ungraphed("test.ensemble").launch("ensemble_loss", (b,), (128,), dict(
-            **inputs, **outputs, **self.scalars, target=None, guard=guard), shared=self.shared)  # fmt: skip
+        self.rt.ungraphed("test.ensemble").launch(self.launch.kernel, (b,), (self.launch.threads,), dict(
+            **inputs, **outputs, **self.scalars, target=None, guard=guard), shared=self.launch.shared)  # fmt: skip
         found = {name: buffer.to_numpy() for name, buffer in outputs.items()}
         return {**found, "guard": guard.to_numpy()["key"]}
 
 
-@pytest.mark.parametrize(("heads", "diversity", "alpha"), [(2, 0.7, 0.4), (5, 0.0, 1.0), (3, 5.0, 0.0)])
+@pytest.mark.parametrize(("heads", "diversity", "alpha", "atoms"),
+                         [(2, 0.7, 0.4, 9), (5, 0.0, 1.0, 9), (3, 5.0, 0.0, 9), (3, 0.7, 0.4, 70)])  # fmt: skip
 @pytest.mark.parametrize("operand", ["logits", "more"])
-def test_finite_differences(runtime: Runtime, heads: int, diversity: float, alpha: float, operand: str) -> None:
+def test_finite_differences(
+    runtime: Runtime, heads: int, diversity: float, alpha: float, atoms: int, operand: str
+) -> None:
     """The gradients are those of the loss that the kernel itself reports."""
-    kernel = Kernel(runtime, LossShape(3, (4, 2), 9), heads, diversity, alpha)
+    kernel = Kernel(runtime, LossShape(3, (4, 2), atoms), heads, diversity, alpha)
+    assert kernel.launch.kernel == ("ensemble_loss" if atoms <= abi.constant("HEAD_NARROW") else "ensemble_loss_wide")
     here = kernel()
     assert here["guard"][0] == CLEAR
-    assert not here["dmore"][:, kernel.used :].any() and not here["part"][:, 7 * 9 :].any()
+    assert not here["dmore"][:, kernel.used :].any() and not here["part"][:, 7 * atoms :].any()
     at = kernel.operands[operand]
     direction = np.zeros_like(at)
     direction[0] = np.random.default_rng(4).normal(size=at[0].shape)  # s alone: the targets are constants
@@ -309,7 +312,7 @@ def test_finite_differences(runtime: Runtime, heads: int, diversity: float, alph
     up, down = (kernel(**{operand: at + np.float32(sign * h) * direction})["rows"][:, 0].astype(np.float64).mean()
                 for sign in (1, -1))  # fmt: skip
     gradient = here["part" if operand == "logits" else "dmore"].astype(np.float64)
-    used = slice(0, 7 * 9) if operand == "logits" else slice(0, kernel.used)
+    used = slice(0, 7 * atoms) if operand == "logits" else slice(0, kernel.used)
     assert (up - down) / (2 * h) == pytest.approx(float((gradient * direction[0])[:, used].sum()), rel=5e-3, abs=1e-5)
 
 
@@ -409,10 +412,15 @@ def test_on_adds_parts_that_run_beside_the_core(runtime: Runtime) -> None:
     off, on = footprint(runtime, ()), footprint(runtime, ON)
     parts = ("heads", "values", "blend", "sum")
     assert on.children - off.children == {"forward.heads", "aux.ensemble", *(f"aux.ensemble_{part}" for part in parts)}
-    assert on.nodes == off.nodes + 6
-    assert ("forward.heads", "aux.ensemble_heads") not in on.edges and ("aux.ensemble_sum", "adam_grad") not in on.edges
+    assert on.nodes == off.nodes + 7
     assert {("forward", "aux.ensemble_heads"), ("forward.heads", "aux.ensemble_values"), ("aux.ensemble_values", "ddqn"),
-            ("ddqn", "aux.ensemble"), ("aux.ensemble_blend", "adam_grad"), ("aux.ensemble_sum", "adam")} <= on.edges  # fmt: skip
+            ("aux.ensemble_values", "aux.ensemble"), ("aux.ensemble", "aux.ensemble_blend"), ("aux.ensemble_blend", "adam_grad"),
+            ("aux.ensemble_sum", "adam")} <= on.edges  # fmt: skip
+    assert not on.edges & {
+        ("forward.heads", "aux.ensemble_heads"),
+        ("ddqn", "aux.ensemble"),
+        ("aux.ensemble_sum", "adam_grad"),
+    }
 
 
 def test_a_resumed_learner_goes_on_bit_for_bit(runtime: Runtime) -> None:

@@ -19,7 +19,7 @@ from foxhunt_rt.dqn import ExtensionError, Learner
 from foxhunt_rt.dqn.children.adaptive_gamma import AdaptiveGamma, next_direction, next_gamma
 from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.dqn.children.epoch_stats import AtomStatistics, EpochStatistics
-from foxhunt_rt.dqn.children.homeostat import Homeostat, nudged, violation
+from foxhunt_rt.dqn.children.homeostat import Homeostat, entropy_launch, nudged, violation
 from foxhunt_rt.testing import assert_calls
 
 from .. import feature_harness as harness
@@ -294,12 +294,13 @@ class Term:
         mixed = np.ravel_multi_index(tuple(action.T), shape.branches).astype(np.int32)
         part, rows = rt.array(np.full_like(padded, np.nan), "part"), rt.zeros((len(raw), 2), np.float32, "rows")
         k, n = len(shape.branches), shape.atoms
-        rt.ungraphed("test.entropy").launch("entropy_gradient", (len(raw),), (64,), dict(
+        launch = entropy_launch(shape)
+        rt.ungraphed("test.entropy").launch(launch.kernel, (len(raw),), (launch.threads,), dict(
             logits=rt.array(padded, "logits"), action=rt.array(mixed, "action"),
             weight=rt.array(np.array([self.weight], np.float32), "weight"), part=part, rows=rows,
             branch_sizes=shape.packed_branches, low=self.bounds[0], high=self.bounds[1],
             branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, B=len(raw), K=k, S=shape.actions, N=n,
-            Np=shape.head_padded), shared=4 * (2 * k * n + 2 * k))  # fmt: skip
+            Np=shape.head_padded), shared=launch.shared)  # fmt: skip
         found = part.to_numpy()
         assert not found[:, raw.shape[1] :].any(), "pads are zero"
         return found[:, : raw.shape[1]], rows.to_numpy()
