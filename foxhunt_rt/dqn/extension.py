@@ -311,8 +311,9 @@ class StepView:
 
     @property
     def next_values(self) -> Buffer:
-        """f32 (M, S): expected returns at s' that ddqn adds to those of the online network before it chooses a*: of an
-        ensemble's other heads, so that a* is that of the mean. Every element is to be written every step, before ddqn."""
+        """f32 (M, S): what ddqn adds to the online network's expected returns at s' before it chooses a*: those of other heads,
+        so that a* is that of their sum; or, where a* is chosen already, as by the ensemble, 0 for it and -infinity for the
+        rest. Every element is to be written every step, before ddqn."""
         if self.chooses is None:
             raise ExtensionError("no extension announced a say in a*: set next_values = True on it")
         return self.chooses
