@@ -16,9 +16,12 @@ FX_DEVICE float round_mantissa(float x, int bits) { return __uint_as_float(round
 FX_DEVICE lanes round_mantissa(lanes a, int bits) {
     return map_lanes([=](float x) { return round_mantissa(x, bits); }, a);
 }
-FX_DEVICE uint32_t bf16_bits(float x) {
-    const uint32_t u = __float_as_uint(x);
-    return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : round_mantissa(u, 7) >> 16;
+// Two in one word, `low` in its lower half. One instruction from sm_80 on, for twenty; NaN becomes 0x7fff
+// (https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt).
+FX_DEVICE uint32_t bf16_pair(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 FX_DEVICE lanes load_lanes(const uint16_t *p) {
     const uint2 q = *reinterpret_cast<const uint2 *>(p);
@@ -26,8 +29,7 @@ FX_DEVICE lanes load_lanes(const uint16_t *p) {
                         __uint_as_float(q.y & 0xffff0000u))};
 }
 FX_DEVICE void store_lanes(uint16_t *p, lanes a) {
-    *reinterpret_cast<uint2 *>(p) =
-        make_uint2(bf16_bits(a.v.x) | bf16_bits(a.v.y) << 16, bf16_bits(a.v.z) | bf16_bits(a.v.w) << 16);
+    *reinterpret_cast<uint2 *>(p) = make_uint2(bf16_pair(a.v.x, a.v.y), bf16_pair(a.v.z, a.v.w));
 }
 #else
 typedef uint32_t word_lanes __attribute__((vector_size(32)));

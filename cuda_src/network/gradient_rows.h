@@ -22,26 +22,29 @@ FX_DEVICE void rows_of(const T *x, const T *h, const float *more, int heads, U *
     FX_FOR(i, GROUPS * vectors) {
         const int group = i / vectors, column = i % vectors * LANES;
         lanes s = splat(0.0f);
-        const auto place = [&](int r) { return (size_t)min(r, end - 1) * columns + c + column; };
-        for (int r = begin + group; r < end; r += BATCH * GROUPS) {
+        const size_t step = (size_t)GROUPS * columns;
+        size_t at = (size_t)(begin + group) * columns + c + column;
+        const auto sign_at = [&](size_t i) { return h ? load_lanes(h + i) : splat(1.0f); };
+        const auto finish = [&](lanes v, lanes sign, size_t i, int r) {
+            const float *from = heads ? more + i : more;
+#pragma unroll 1  // unrolled in five copies it took 96 registers, and so half of a multiprocessor's warps
+            for (int m = 0; m < heads; ++m, from += (size_t)rows * columns) v = v + load_lanes(from);
+            if (carry) store_lanes(carry + i, v);
+            if (scale) v = splat(scale[r]) * v;
+            v = relu_gradient(v, sign);
+            if (y) store_lanes(y + i, v);
+            s = s + v;
+        };
+        int r = begin + group;
+        for (; r + (BATCH - 1) * GROUPS < end; r += BATCH * GROUPS, at += BATCH * step) {
             lanes v[BATCH], sign[BATCH];
             FX_UNROLL
-            for (int u = 0; u < BATCH; ++u) {
-                v[u] = load_lanes(x + place(r + u * GROUPS));
-                sign[u] = h ? load_lanes(h + place(r + u * GROUPS)) : splat(1.0f);
-            }
+            for (int u = 0; u < BATCH; ++u) v[u] = load_lanes(x + at + u * step), sign[u] = sign_at(at + u * step);
             FX_UNROLL
-            for (int u = 0; u < BATCH; ++u) {
-                if (r + u * GROUPS >= end) break;
-                const size_t at = place(r + u * GROUPS);
-                for (int m = 0; m < heads; ++m) v[u] = v[u] + load_lanes(more + (size_t)m * rows * columns + at);
-                if (carry) store_lanes(carry + at, v[u]);
-                if (scale) v[u] = splat(scale[r + u * GROUPS]) * v[u];
-                v[u] = relu_gradient(v[u], sign[u]);
-                if (y) store_lanes(y + at, v[u]);
-                s = s + v[u];
-            }
+            for (int u = 0; u < BATCH; ++u) finish(v[u], sign[u], at + u * step, r + u * GROUPS);
         }
+#pragma unroll 1
+        for (; r < end; r += GROUPS, at += step) finish(load_lanes(x + at), sign_at(at), at, r);
         store_lanes(sums + group * GRADIENT_COLS + column, s);
     }
     if (!part) return;
