@@ -73,12 +73,12 @@ typedef struct {
 /* Heads of a few outputs on the trunk's output as a constant: what a head's own kernel leaves in a row is first what is reported
  * of it, then the gradients of its outputs. */
 #define HEAD_WIDTH 16   /* padded width of such a head */
-#define HEAD_COLUMNS 32 /* of x that a block of head_gradient takes */
+#define HEAD_COLUMNS 64 /* of x that a block of head_gradient takes */
 
 typedef struct {
     const float *x;         //@ in f32[B*Hp]           (B, Hp)
     const float *rows;      //@ in f32[B*C]            (B, C)
-    float *dw;              //@ out f32[Hp*16]         (Hp, HEAD_WIDTH), pads zero
+    float *dw;              //@ out f32[splits*Hp*16]  (splits, Hp, HEAD_WIDTH), pads zero: of each split of the rows
     float *dbias;           //@ out f32[16]
     float *means;           //@ out f32[first]         means over the rows of the columns before the gradients
     int32_t B;              //@ rows
@@ -86,7 +86,7 @@ typedef struct {
     int32_t first;          //@ column of the first output's gradient
     int32_t outputs;        //@ at most HEAD_WIDTH
     int32_t Hp;             //@ width of the trunk's output
-    uint32_t pad0_;         //@ pad
+    int32_t splits;         //@ of the rows
 } head_gradient_args;
 
 /* Means over rows, for metrics. */

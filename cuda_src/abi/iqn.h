@@ -60,14 +60,18 @@ typedef struct {
     const float *dhead;      //@ in f32[B*K*Hp]     (B, K, Hp)
     const float *dx;         //@ in f32[B*Hp]       (B, Hp)
     const step_block *step;  //@ in step_block[1]   grad_budget; 0: no bound
-    float *dw;               //@ out f32[Hp*Sp]     (Hp, Sp) columns that nobody took, and pads, as zeros
-    float *dbias;            //@ out f32[Sp]
+    float *dw;               //@ out f32[(splits-1)*split_stride+Hp*Sp]  (Hp, Sp) of each split; nobody's columns and pads zero
+    float *dbias;            //@ out f32[(splits-1)*split_stride+Sp]     (Sp,) of each split
     float *dtrunk;           //@ out f32[B*Hp]      dx within its share of the budget
     float *metrics;          //@ out f32[3]         mean loss, factor on the trunk's gradient, mean spread
+    uint64_t branch_sizes;   //@ actions of branch b in bits [8 b, 8 b + 8)
+    int64_t split_stride;    //@ floats from a split's gradient to the next one's
     float share;             //@ of the budget
     int32_t B;               //@ rows
     int32_t K;               //@ branches
+    int32_t S;               //@ actions over all branches
     int32_t Hp;              //@ width of the trunk's output
     int32_t Sp;              //@ width of the head
+    int32_t splits;          //@ of the rows
     int32_t trunk_blocks;    //@ blocks that write dtrunk
 } iqn_gather_args;

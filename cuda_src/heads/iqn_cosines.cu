@@ -31,19 +31,23 @@ FX_DEVICE float cos_pi(int q) {
 }  // namespace
 
 FX_KERNEL_ANYBLOCK(iqn_cosines) {
-    const int begin = (int)blockIdx.x * IQN_COSINE_ROWS;
+    __shared__ int levels[IQN_COSINE_ROWS];
+    const int begin = (int)blockIdx.x * IQN_COSINE_ROWS, rows = min(IQN_COSINE_ROWS, a.rows - begin);
     const uint64_t seed = a.step->seed, rng_step = a.step->rng_step;
-    FX_ROWS(r, min(IQN_COSINE_ROWS, a.rows - begin)) {
-        const int row = begin + r;
-        const int m = (int)(fx::philox(seed, rng_step, RNG_IQN, (uint32_t)row).x >> (32 - IQN_TAU_BITS));
-        float *out = a.cosines + (int64_t)row * a.Cp;
+    FX_FOR(r, rows) {  // a thread a level: 32 lanes drawing the same one took longer than its cosines
+        const int m = (int)(fx::philox(seed, rng_step, RNG_IQN, (uint32_t)(begin + r)).x >> (32 - IQN_TAU_BITS));
+        levels[r] = m;
+        a.tau[begin + r] = (float)m * (1.0f / (float)(1 << IQN_TAU_BITS));
+    }
+    __syncthreads();
+    FX_ROWS(r, rows) {
+        const uint32_t m = (uint32_t)levels[r];
+        float *out = a.cosines + (size_t)(begin + r) * a.Cp;
         FX_LANES(k, a.Cp) {
             constexpr int ONE = 1 << IQN_TAU_BITS;
-            const int q =
-                (int)((uint32_t)k * (uint32_t)m & (uint32_t)(2 * ONE - 1));  // k tau modulo 2: wraps harmlessly
-            const float c = cos_pi(q > ONE ? 2 * ONE - q : q);
+            const int q = (int)((uint32_t)k * m & (uint32_t)(2 * ONE - 1));  // k tau modulo 2: wraps harmlessly
+            const float c = q ? cos_pi(q > ONE ? 2 * ONE - q : q) : 1.0f;  // exact: dE_0 is then de (children/iqn.py)
             out[k] = k < a.C ? c : 0.0f;
         }
-        FX_LANE_0 a.tau[row] = (float)m * (1.0f / (float)(1 << IQN_TAU_BITS));
     }
 }

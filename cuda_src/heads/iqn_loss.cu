@@ -35,6 +35,53 @@ FX_DEVICE float quartile_range(const float *z, int n) {
     });
 }
 
+// sum[k] = dot product of row k of `from`, rows Hp apart, with x; both of so many vectors. A warp each on a GPU.
+template <int LEVELS, int M>
+FX_DEVICE void level_dots(int vectors, const float *const (&rows)[M], const float *const (&x)[LEVELS],
+                          float (&sum)[LEVELS * M]) {
+    using namespace fx;
+#ifdef FX_GPU
+    FX_UNROLL
+    for (int k = 0; k < LEVELS * M; ++k) sum[k] = 0.0f;
+#pragma unroll 2
+    FX_LANES(v, vectors) {
+        lanes at[LEVELS];
+        FX_UNROLL
+        for (int l = 0; l < LEVELS; ++l) at[l] = load_lanes(x[l] + v * LANES);
+        FX_UNROLL
+        for (int k = 0; k < M; ++k) {
+            const float4 w = load_lanes(rows[k] + v * LANES).v;
+            FX_UNROLL
+            for (int l = 0; l < LEVELS; ++l) {
+                float &s = sum[l * M + k];
+                s = fmaf(w.x, at[l].v.x, s), s = fmaf(w.y, at[l].v.y, s);
+                s = fmaf(w.z, at[l].v.z, s), s = fmaf(w.w, at[l].v.w, s);
+            }
+        }
+    }
+    warp_sums(sum);
+#else
+    for (int l = 0; l < LEVELS; ++l)
+        for (int k = 0; k < M; ++k) {
+            lanes s = splat(0.0f);
+            for (int v = 0; v < vectors; ++v) s = fma(load_lanes(rows[k] + v * LANES), load_lanes(x[l] + v * LANES), s);
+            sum[l * M + k] = fx::sum(s);
+        }
+#endif
+}
+
+// Two sums over i < n of f(i, k) by one thread, ascending on a GPU: the lanes of a warp have other sums of their own to make.
+template <class F>
+FX_DEVICE void thread_sums(int n, float (&sum)[2], F f) {
+#ifdef FX_GPU
+    sum[0] = sum[1] = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < n; ++i) sum[0] += f(i, 0), sum[1] += f(i, 1);
+#else
+    for (int k = 0; k < 2; ++k) sum[k] = fx::lane_sum(n, [&](int i) { return f(i, k); });
+#endif
+}
+
 }  // namespace
 
 #ifdef FX_GPU
@@ -76,21 +123,26 @@ FX_KERNEL_ANYBLOCK(iqn_loss) {
     }
     __syncthreads();
 
-    constexpr int TOGETHER = 4;
-    FX_ROWS(t, 2 * N) {  // a level, all its branches
-        const bool next = t >= N;
-        const int i = next ? t - N : t;
-        const float *p = (next ? phi_next : phi) + (int64_t)i * Hp, *from = next ? c : u;
+    constexpr int TOGETHER = 4, LEVELS = 2;
+    const int pairs = ceil_div(N, LEVELS);
+    FX_ROWS(t, 2 * pairs) {  // two levels, all their branches: they share the loads of u
+        const bool next = t >= pairs;
+        const int i = LEVELS * (next ? t - pairs : t), second = min(i + 1, N - 1);
+        const float *p = next ? phi_next : phi, *from = next ? c : u;
+        const float *const both[LEVELS] = {p + i * Hp, p + second * Hp};
         for (int b = 0; b < K; b += TOGETHER) {
-            const int count = min(TOGETHER, K - b);
-            float dot[TOGETHER];
-            lane_sums(Hp, count, dot, [&](int h, int k) { return from[min(b + k, K - 1) * Hp + h] * p[h]; });
+            const float *rows[TOGETHER];
+            FX_UNROLL
+            for (int k = 0; k < TOGETHER; ++k) rows[k] = from + min(b + k, K - 1) * Hp;
+            float dot[LEVELS * TOGETHER];
+            level_dots<LEVELS, TOGETHER>(V, rows, both, dot);
             FX_LANE_0 {
                 FX_UNROLL
-                for (int k = 0; k < TOGETHER; ++k) {
-                    if (k >= count) break;
-                    if (next) y[(b + k) * N + i] = ret + discount * (dot[k] + bias[K + b + k]);
-                    else z[(b + k) * N + i] = dot[k] + bias[b + k];
+                for (int k = 0; k < LEVELS * TOGETHER; ++k) {
+                    const int branch = b + k % TOGETHER, level = i + k / TOGETHER;
+                    if (branch >= K || level >= N) continue;
+                    if (next) y[branch * N + level] = ret + discount * (dot[k] + bias[K + branch]);
+                    else z[branch * N + level] = dot[k] + bias[branch];
                 }
             }
         }
@@ -98,44 +150,51 @@ FX_KERNEL_ANYBLOCK(iqn_loss) {
     __syncthreads();
 
     const float kappa = a.kappa, scale = *weight * a.branch_scale / ((float)N * kappa), mean = 1.0f / (float)a.B;
-    const int groups = ceil_div(N, TOGETHER);
-    FX_ROWS(r, K * groups) {  // levels of one branch against all its targets
-        const int b = r / groups, i = (r - b * groups) * TOGETHER, count = min(TOGETHER, N - i);
-        const float *next = y + b * N;
-        float level[TOGETHER], now[TOGETHER], sums[2 * TOGETHER];
-        FX_UNROLL
-        for (int k = 0; k < TOGETHER; ++k) level[k] = tau[min(i + k, N - 1)], now[k] = z[b * N + min(i + k, N - 1)];
-        lane_sums(N, 2 * count, sums, [&](int j, int k) {
-            const float d = next[j] - now[k / 2], clipped = d < -kappa ? -kappa : d > kappa ? kappa : d;  // a NaN stays
-            const float side = d < 0.0f ? 1.0f - level[k / 2] : level[k / 2];
+    FX_FOR(t, K * N) {  // a level of a branch against all its targets
+        const int b = t / N;
+        const float *next = y + b * N, level = tau[t - b * N], now = z[t];
+        float sums[2];
+        thread_sums(N, sums, [&](int j, int k) {
+            const float d = next[j] - now, clipped = d < -kappa ? -kappa : d > kappa ? kappa : d;  // a NaN stays
+            const float side = d < 0.0f ? 1.0f - level : level;
             // d^2/2 within kappa, kappa (|d| - kappa/2) beyond; its slope
-            return k % 2 ? side * clipped * (d - 0.5f * clipped) : side * clipped;
+            return k ? side * clipped * (d - 0.5f * clipped) : side * clipped;
         });
-        FX_LANE_0 {
-            FX_UNROLL
-            for (int k = 0; k < TOGETHER; ++k) {
-                if (k >= count) break;
-                dz[b * N + i + k] = -mean * scale * sums[2 * k], cost[b * N + i + k] = scale * sums[2 * k + 1];
-            }
-        }
+        dz[t] = -mean * scale * sums[0], cost[t] = scale * sums[1];
     }
     __syncthreads();
 
     float *out = a.rows + (int64_t)row * (IQN_COLUMNS + K);
-    FX_FOR(t, (N + K) * V) {
-        const int i = t / V, at = t % V * LANES;
-        if (i < N) {
+    float *dphi = a.dembedded + (int64_t)row * N * Hp;
+    FX_ROWS(i, N) {
+        FX_LANES(v, V) {
             lanes d = splat(0.0f);
-            for (int b = 0; b < K; ++b) d = fma(splat(dz[b * N + i]), load_lanes(u + b * Hp + at), d);
-            const int64_t to = (int64_t)i * Hp + at;
-            store_lanes(a.dembedded + (int64_t)row * N * Hp + to, relu_gradient(d, load_lanes(phi + to)));
-        } else {
-            const int b = i - N;
-            lanes sum = splat(0.0f);
-#pragma unroll 8
-            for (int k = 0; k < N; ++k) sum = fma(splat(dz[b * N + k]), load_lanes(phi + (int64_t)k * Hp + at), sum);
-            store_lanes(a.dhead + ((int64_t)row * K + b) * Hp + at, load_lanes(x + at) * sum);
-            store_lanes(c + b * Hp + at, sum);
+#pragma unroll 4
+            for (int b = 0; b < K; ++b) d = fma(splat(dz[b * N + i]), load_lanes(u + b * Hp + v * LANES), d);
+            const int to = i * Hp + v * LANES;
+            store_lanes(dphi + to, relu_gradient(d, load_lanes(phi + to)));
+        }
+    }
+    for (int b = 0; b < K; b += TOGETHER) {  // a vector of the branches' columns
+        const int count = min(TOGETHER, K - b);
+        FX_FOR(v, V) {
+            lanes sum[TOGETHER];
+            FX_UNROLL
+            for (int k = 0; k < TOGETHER; ++k) sum[k] = splat(0.0f);
+#pragma unroll 4
+            for (int i = 0; i < N; ++i) {
+                const lanes p = load_lanes(phi + i * Hp + v * LANES);
+                FX_UNROLL
+                for (int k = 0; k < TOGETHER; ++k) sum[k] = fma(splat(dz[min(b + k, K - 1) * N + i]), p, sum[k]);
+            }
+            const lanes psi = load_lanes(x + v * LANES);
+            FX_UNROLL
+            for (int k = 0; k < TOGETHER; ++k) {
+                if (k >= count) break;
+                const int at = (b + k) * Hp + v * LANES;
+                store_lanes(a.dhead + (int64_t)row * K * Hp + at, psi * sum[k]);
+                store_lanes(c + at, sum[k]);
+            }
         }
     }
     FX_ROWS(b, K + 1) {

@@ -27,11 +27,14 @@ from foxhunt_rt.dqn.children.adam import AdamBuffers
 from foxhunt_rt.dqn.children.adam_grad import AdamGradBuffers
 from foxhunt_rt.dqn.children.ddqn import DdqnBuffers, LossShape
 from foxhunt_rt.dqn.children.forward import ONLINE, ONLINE_NEXT, ForwardBuffers
+from foxhunt_rt.dqn.children.products import NetworkProducts
+from foxhunt_rt.dqn.children.side_products import SideProducts
 from foxhunt_rt.dqn.groups import Groups
 from foxhunt_rt.dqn.layout import LayoutError, NetworkLayout, ParameterGroup, Segment
 from foxhunt_rt.dqn.schedule import Control
 from foxhunt_rt.driver import Buffer, DeviceBuffer, FoxhuntError
 from foxhunt_rt.graph import Child, Flag, Runtime, StepPlan
+from foxhunt_rt.kernels import abi
 from foxhunt_rt.replay import Batch, Replay
 
 
@@ -141,6 +144,15 @@ class GroupView:
         first, last = self.groups.parts_of(self.group.name)
         return [self.buffers.grad[begin:stop], self.buffers.norm_part[first:last]]
 
+    def runs(self, rt: Runtime, parts: Mapping[str, tuple[int, int, int]]) -> Buffer:
+        """The table that `record_squares` takes, grad_run (tensors,): of the tensors named in ``parts`` the place of the first
+        partial gradient, the distance to the next and their number, in floats; the others' gradients are written whole.
+        Allocates, synchronizes."""
+        start, prefix = self.segments[0].offset, f"{self.group.name}."
+        rows = [(s.offset - start, s.stop - start, *parts.get(s.name.removeprefix(prefix), (0, 0, 0)), 0)
+                for s in self.segments]  # fmt: skip
+        return rt.array(np.array(rows, abi.dtype("grad_run")), f"{self.group.name}.runs")
+
     def record_squares(self, child: Child, partial: Buffer | None = None, runs: Buffer | None = None,
                        most_parts: int = 0) -> None:  # fmt: skip
         """Records one launch that squares the group's gradient for the clip: in the child that wrote it, as the last launch.
@@ -199,6 +211,8 @@ class StepView:
     adam : AdamBuffers
         Parameters, target, moments.
     grad : AdamGradBuffers
+    products : NetworkProducts
+        Who makes which product of the network.
     blocks : BlockChain
         The blocks in front of the trunk: inputs, outputs and gradients of each.
     total : Buffer
@@ -229,6 +243,7 @@ class StepView:
     total: Buffer
     groups: Groups
     blocks: BlockChain
+    products: NetworkProducts
     chooses: Buffer | None = None
     metrics: dict[str, Buffer] = field(default_factory=dict)
     metric_rows: dict[str, Buffer] = field(default_factory=dict)
@@ -236,13 +251,20 @@ class StepView:
     rows: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def child(self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], private: Iterable[Buffer] = (),
-              when: Flag | None = None, *, before: str | None = None, after: str | None = None) -> Child:  # fmt: skip
+              when: Flag | None = None, scratch: Iterable[Buffer] = (), *, before: str | None = None,
+              after: str | None = None) -> Child:  # fmt: skip
         """A child of the step at a place in its order: see `StepPlan.child`.
 
         The learner's own, in order: counters, per_sample, forward, ddqn, adam_grad, adam, per_priority, and those of the
         features that are on. Gradients go between ddqn and adam_grad. ``"aux.mine"`` is shown as a part of ``aux``.
         """
-        return self.plan.child(name, reads, writes, private, when, before=before, after=after)
+        return self.plan.child(name, reads, writes, private, when, scratch, before=before, after=after)
+
+    def side_products(self, lane: str = "main") -> SideProducts:
+        """Products of an extension's own, by cuBLASLt or by the package's kernel. Lane ``"main"`` is that of forward and
+        adam_grad: a child that runs beside one of them takes another."""
+        assert self.products.gemm is not None
+        return SideProducts(self.products.gemm, self.products.precision, lane)
 
     def block_forward(self, block: str, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> Child:
         """The child ``forward.<block>``, in front of ``forward``: a block's three passes, from ``blocks.inputs[block]`` to
@@ -251,7 +273,8 @@ class StepView:
 
     def block_backward(self, block: str, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> Child:
         """The child ``adam_grad.<block>``: from ``blocks.gradient[block]`` to the group's gradient, and to
-        ``blocks.before[block]`` where another block stands in front. Blocks go back in reverse order."""
+        ``blocks.before[block]`` where another block stands in front. Blocks go back in reverse order. ``scratch``: workspaces of
+        its products."""
         names = [b.name for b in self.layout.blocks]
         at = names.index(block)
         if at == 0:

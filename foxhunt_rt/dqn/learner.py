@@ -215,8 +215,8 @@ class Learner:
             drawn=self.drawn, all_rows=self.rows, rows=placed, ret=self.ret, shaped_ret=self.shaped_ret, replay=self.replay,
             step=self.step_block, state=self.state, settings=self.control, control=self.control.buffer, guard=self.guard,
             forward=self.forward, depth=self.depth, ddqn=self.ddqn, adam=self.adam, grad=self.grad, total=self.total,
-            groups=self.groups, blocks=self.blocks, chooses=self._next_values, metrics=slots, metric_rows=rows,
-            trunk_gradients=gradients,
+            groups=self.groups, blocks=self.blocks, products=self.products, chooses=self._next_values, metrics=slots,
+            metric_rows=rows, trunk_gradients=gradients,
         )  # fmt: skip
 
     @property

@@ -748,6 +748,7 @@ CASES: dict[str, Case] = {
     "Extension.kept_gradients": lambda w: dqn.Extension().kept_gradients,
     "Extension.report": lambda w: dqn.Extension().report,
     "Extension.persistent": lambda w: dqn.Extension().persistent,
+    "StepView.side_products": lambda w: hooked(w.view.side_products, "watching"),
     "StepView.block_forward": lambda w: blocks(w, "block_forward"),
     "StepView.block_backward": lambda w: blocks(w, "block_backward"),
     "Tensor.padded_shape": lambda w: lambda: dqn.Tensor("bias", (3,), decayed=False, bound=0.0).padded_shape,

@@ -29,7 +29,8 @@ from foxhunt_rt.kernels import abi
 
 _REDUCE_THREADS = 256
 _SPLIT_ROWS = 128  # rows of a split at least: one multiply-add chain of a thread (2 to 3 us on an H200, predicted)
-_MAX_SPLITS = 16
+_MAX_SPLITS, _LONG_ROWS = 16, 1024  # splits at most, unless they would be longer than this
+_MOST_LONG = 64
 _SUM_ROWS, _MOST_SUMS = 64, 32  # of gradient_rows: rows of a split at least, and splits at most
 
 
@@ -110,7 +111,7 @@ class AdamGradBuffers:
 
 def splits(batch: int) -> int:
     """Into how many runs the rows of a batch are cut for the row sums of dW and db."""
-    return max(1, min(batch // _SPLIT_ROWS, _MAX_SPLITS))
+    return max(1, min(batch // _SPLIT_ROWS, _MAX_SPLITS), min(batch // _LONG_ROWS, _MOST_LONG))
 
 
 def sum_splits(batch: int) -> int:

@@ -15,8 +15,10 @@ import numpy as np
 
 from foxhunt_rt.config import AttentionConfig, Config, ConfigError
 from foxhunt_rt.dqn.blocks import BlockInputs, BlockWorkspace, InputBlock
-from foxhunt_rt.dqn.children.block_products import BlockGradients, forward_product, layers_of
+from foxhunt_rt.dqn.children import forward
+from foxhunt_rt.dqn.children.block_products import BlockGradients, forward_product, forward_scratch, layers_of
 from foxhunt_rt.dqn.children.products import flat, matrices
+from foxhunt_rt.dqn.children.side_products import SideProducts
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import STATE_PAD, NetworkLayout, ParameterGroup, Tensor, padded
@@ -80,12 +82,14 @@ class AttentionBlock(InputBlock):
         self.record_present(child, layout, theta, target, passes, work)
 
     def record_past(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
-                    passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
+                    passes: Sequence[BlockInputs], work: BlockWorkspace,
+                    side: SideProducts | None = None) -> None:  # fmt: skip
         """Keys and values of the windows: one launch, which needs no other block."""
         rows = passes[0].x.shape[0] * self.window
         past = [p.windows.states.view((rows, layout.state_padded)) for p in passes]
         layer = layers_of(layout, self.name, _PRODUCTS)["kv_proj"]
-        forward_product(child, layer, rows, past, theta, target, work.scratch["no_bias"], work.scratch["kv"])
+        forward_product(child, layer, rows, past, theta, target, work.scratch["no_bias"], work.scratch["kv"],
+                        side=side)  # fmt: skip
 
     def record_present(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
                        passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
@@ -144,10 +148,11 @@ class Attention(Extension):
         begin, stop = layout.group_range(self.name)
         params = [theta[begin:stop], target[begin:stop]]
         states, lengths = ([getattr(p.windows, name) for p in inputs] for name in ("states", "length"))
-        made = work.scratch
+        made, side = work.scratch, step.side_products(forward.TARGET_LANE)  # forward.temporal_past stands beside it
+        scratch = forward_scratch(layout, self.name, "kv_proj", inputs[0].x.shape[0] * block.window, side)
         with step.child("forward.attention_past", before="forward", reads=[*params, *states, made["no_bias"]],
-                        writes=[made["kv"]]) as child:  # fmt: skip
-            block.record_past(child, layout, theta, target, inputs, work)
+                        writes=[made["kv"]], scratch=scratch) as child:  # fmt: skip
+            block.record_past(child, layout, theta, target, inputs, work, side)
         reads = [*params, *(p.x for p in inputs), *lengths, made["kv"], made["no_bias"]]
         writes = [work.out, *(made[name] for name in ("q", "weight", "o"))]
         with step.block_forward(self.name, reads, writes) as child:
@@ -161,7 +166,8 @@ class Attention(Extension):
         below = step.blocks.before[self.name]
         past: Buffer = inputs.windows.states.view((rows * block.window, layout.state_padded))
         gradients = BlockGradients(layers_of(layout, self.name, _PRODUCTS),
-                                   {"q_proj": rows, "kv_proj": past.shape[0], "out_proj": rows})  # fmt: skip
+                                   {"q_proj": rows, "kv_proj": past.shape[0], "out_proj": rows},
+                                   step.side_products(forward.TARGET_LANE), ("kv_proj",))  # fmt: skip
         shapes = {"dq": (rows, sizes["Ip"]), "dkv": (past.shape[0], sizes["Kv"]), "d_o": (rows, sizes["Ip"]),
                   "partial": (gradients.size,), "stats": (rows, abi.constant("ATTENTION_STATS"))}  # fmt: skip
         made = self.backward = {
@@ -190,9 +196,9 @@ class Attention(Extension):
             product("q_proj", inputs.x, made["dq"], below, more)
         with step.child("adam_grad.attention_past", after="adam_grad.attention",
                         reads=[inputs.windows.states, made["dkv"], partial, runs],
-                        writes=[parts["kv_proj"], *group.gradient]) as child:  # fmt: skip
+                        writes=[parts["kv_proj"], *group.gradient], scratch=gradients.scratch) as child:  # fmt: skip
             product("kv_proj", past, made["dkv"])
-            group.record_squares(child, partial, runs)
+            group.record_squares(child, partial, runs, gradients.most_parts)
         metrics = step.metrics_of(self)
         with step.child(
             "adam_grad.attention_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]

@@ -14,7 +14,7 @@ from foxhunt_rt.config import CqlConfig, IqlConfig
 from foxhunt_rt.dqn.children import iql_modulate
 from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.dqn.children.forward import ONLINE, ForwardWorkspace, record_forward
-from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradient
+from foxhunt_rt.dqn.children.linear_head import HeadGradient, linear_head
 from foxhunt_rt.dqn.children.row_launch import RowLaunch
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
@@ -109,19 +109,20 @@ class Iql(Extension):
         target = ForwardWorkspace.create(rt, step.layout, batch, "iql.target")
         x, width = step.trunk_output, step.trunk_output.shape[1]
         network = step.adam.target[: step.layout.forward_size]
-        past = step.batch.window
-        with step.child("aux.iql_target", before="ddqn", writes=target.buffers(),
+        past, back = step.batch.window, HeadGradient.create(step, group, batch)
+        products, side = step.products, step.side_products(self.name)
+        with step.child("aux.iql_target", before="ddqn", writes=target.buffers(), scratch=side.scratch(any(products.forward)),
                         reads=[network, step.batch.state, *(past.buffers() if past is not None else [])]) as child:  # fmt: skip
-            record_forward(child, step.layout, network, step.batch.state, batch, target, past)
-        reads = [target.logits, step.batch.action, x, group.theta("weight"), group.theta("bias"), step.step]
+            record_forward(child, step.layout, network, step.batch.state, batch, target, past, products, side.lane)
+        reads = [target.logits, step.batch.action, *back.reads, group.theta("weight"), group.theta("bias"), step.step]
         with step.child("aux.iql", after="ddqn", reads=reads,
-                        writes=[self.rows, *group.gradient, step.metrics_of(self)]) as child:  # fmt: skip
+                        writes=[self.rows, *back.writes, step.metrics_of(self)]) as child:  # fmt: skip
             child.launch("iql_value", grid=(batch,), block=(128,), shared=4 * len(shape.branches),
                          args=dict(logits=target.logits, action=step.batch.action, x=x, w=group.theta("weight"),
                                    bias=group.theta("bias"), step=step.step, rows=self.rows,
                                    branch_sizes=shape.packed_branches, expectile=self.config.tau, B=batch,
                                    K=len(shape.branches), N=shape.atoms, Np=shape.head_padded, Hp=width))  # fmt: skip
-            record_head_gradient(child, step, group, self.rows, step.metrics_of(self), outputs=1)
+            back.record(child, self.rows, step.metrics_of(self), outputs=1)
         iql_modulate.add(step, self.config, self.rows)
 
 

@@ -9,7 +9,6 @@ post_aux.denoise_sum, for which the trunk does not wait: 1. `column_means`, the 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from foxhunt_rt.config import DenoiseConfig
 from foxhunt_rt.dqn.children import adam_grad, forward
@@ -90,7 +89,7 @@ class Denoise(Extension):
         n_splits = adam_grad.splits(h)
         stride = layer.weight.size + layer.bias.size
         partial = floats("partial", n_splits * stride)
-        runs = rt.array(_runs(layer, n_splits), "denoise.runs")
+        runs = group.runs(rt, {"weight": (0, stride, n_splits), "bias": (layer.weight.size, stride, n_splits)})
         weight, bias, means = group.theta("weight"), group.theta("bias"), step.metrics_of(self)
         through: list[Buffer] = []
         norms: Buffer | None = None
@@ -121,14 +120,6 @@ class Denoise(Extension):
             child.launch("column_means", (1,), (_THREADS,), dict(
                 rows=rows, means=reported, R=h, C=rows.shape[1], means_of=rows.shape[1]))  # fmt: skip
             group.record_squares(child, partial, runs)
-
-
-def _runs(layer: Layer, n_splits: int) -> npt.NDArray[np.void]:
-    """What grad_reduce does with the two tensors of the group: both are in parts (splits, weight and bias)."""
-    start, stride = layer.weight.offset, layer.weight.size + layer.bias.size
-    rows = [(s.offset - start, s.stop - start, at, stride, n_splits, 0)
-            for s, at in ((layer.weight, 0), (layer.bias, layer.weight.size))]  # fmt: skip
-    return np.array(rows, abi.dtype("grad_run"))
 
 
 __all__ = ["Denoise"]

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from foxhunt_rt.config import EnsembleConfig
 from foxhunt_rt.dqn.children import adam_grad, forward
 from foxhunt_rt.dqn.children.ddqn import LossShape
 from foxhunt_rt.dqn.children.products import LayerWeights
 from foxhunt_rt.dqn.children.row_launch import RowLaunch
+from foxhunt_rt.dqn.children.side_products import SideProducts
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout, ParameterGroup, Tensor
@@ -106,10 +106,16 @@ class Ensemble(Extension):
         logits = step.forward.logits
         sizes = dict(branch_sizes=shape.packed_branches, K=k, S=shape.actions, N=n, Np=shape.head_padded,
                      Mp=heads.layer.n_padded, E=e)  # fmt: skip
-        online_next = forward.ONLINE_NEXT
-        with step.child("aux.ensemble_heads", before="ddqn", reads=[hidden, *parameters], writes=[self.more]) as child:
+        online_next, side = forward.ONLINE_NEXT, step.side_products(NAME)
+        by_library = side.forward_by_library(heads.layer, shape.batch)
+        with step.child("aux.ensemble_heads", before="ddqn", reads=[hidden, *parameters], writes=[self.more],
+                        scratch=side.scratch(by_library)) as child:  # fmt: skip
             inputs = [x[: shape.batch] for x in forward.separate(hidden)]  # rows without a loss come last
-            forward.own_layer(child, heads.layer, shape.batch, inputs, weights, self.more)
+            if by_library:
+                for p, x in enumerate(inputs):
+                    side.forward(child, heads.layer, x, weights.of_pass(p), _pass(self.more, p), True)
+            else:
+                forward.own_layer(child, heads.layer, shape.batch, inputs, weights, self.more)
         with step.child("aux.ensemble_values", before="ddqn", reads=[logits, self.more, step.step],
                         writes=[self.next_action, step.next_values]) as child:  # fmt: skip
             launch = values_launch(shape, e + 1, heads.layer.n_padded)
@@ -117,9 +123,10 @@ class Ensemble(Extension):
                          dict(sizes, logits=_pass(logits, online_next)[: shape.batch], more=_pass(self.more, online_next),
                               step=step.step, values=step.next_values, next_action=self.next_action, R=shape.batch),
                          shared=launch.shared)  # fmt: skip
-        self._record_loss(step, group, heads, sizes)
+        self._record_loss(step, group, heads, side, sizes)
 
-    def _record_loss(self, step: StepView, group: GroupView, heads: EnsembleHeads, sizes: dict[str, int]) -> None:
+    def _record_loss(self, step: StepView, group: GroupView, heads: EnsembleHeads, side: SideProducts,
+                     sizes: dict[str, int]) -> None:  # fmt: skip
         rt, shape, batch, layer = step.runtime, step.shape, step.batch, heads.layer
         k, n, e, h = len(shape.branches), shape.atoms, heads.count, heads.count + 1
         rows = shape.batch
@@ -131,10 +138,16 @@ class Ensemble(Extension):
         dmore = self.dmore = floats("dmore", rows, layer.n_padded)
         per_row = self.rows = floats("rows", rows, abi.constant("ENSEMBLE_COLUMNS"))
         self.target = floats("target", rows, e, k, n) if step.ddqn.target is not None else None
-        n_splits = adam_grad.splits(rows)
-        stride = layer.weight.size + layer.bias.size
-        partial = floats("partial", n_splits * stride) if n_splits > 1 else None
-        runs = rt.array(_runs(layer, n_splits), "ensemble.runs") if partial is not None else None
+        by_library = side.backward_by_library(layer, rows)
+        n_splits, stride = adam_grad.splits(rows), layer.weight.size + layer.bias.size
+        parts, size = (
+            {"weight": (0, stride, n_splits), "bias": (layer.weight.size, stride, n_splits)},
+            n_splits * stride,
+        )
+        if by_library:
+            parts, size = side.backward_parts(layer, rows)
+        partial = floats("partial", size) if by_library or n_splits > 1 else None
+        runs = group.runs(rt, parts) if partial is not None else None
         to = (group.grad("weight"), group.grad("bias")) if partial is None else (partial, partial[layer.weight.size :])
         x, trunk, weight = step.trunk_output, step.trunk_gradient(NAME), group.theta("weight")
         optional = [self.target] if self.target is not None else []
@@ -144,7 +157,7 @@ class Ensemble(Extension):
                         reads=[x, weight, step.forward.logits, self.more, batch.action, self.next_action, step.shaped_ret,
                                batch.discount, batch.priority, step.step],
                         writes=[part, dmore, per_row, trunk, step.metrics_of(self), *gradient, *optional],
-                        private=[step.guard]) as child:  # fmt: skip
+                        private=[step.guard], scratch=side.scratch(by_library)) as child:  # fmt: skip
             launch = loss_launch(shape, h, layer.n_padded)
             child.launch(launch.kernel, (rows,), (launch.threads,), dict(
                 sizes, logits=step.forward.logits, more=self.more, action=batch.action, next_action=self.next_action,
@@ -156,7 +169,11 @@ class Ensemble(Extension):
                 rows=per_row, step=step.step, dmore=dmore, metrics=step.metrics_of(self), share=self.config.budget_share, B=rows,
                 Mp=layer.n_padded))  # fmt: skip
             # adam_grad applies the derivative of the trunk's last activation to the sum of all heads
-            adam_grad.own_layer(child, layer, weight, x, dmore, trunk, to, stride, n_splits, None, relu=False)
+            if by_library:
+                assert partial is not None
+                side.backward(child, layer, weight, x, dmore, trunk, partial)
+            else:
+                adam_grad.own_layer(child, layer, weight, x, dmore, trunk, to, stride, n_splits, None, relu=False)
         with step.child("aux.ensemble_blend", before="adam_grad", reads=[part, per_row, step.step],
                         writes=[step.dlogits]) as child:  # fmt: skip
             child.launch("ensemble_blend", (min(rows, _BLEND_BLOCKS),), (256,), dict(
@@ -165,7 +182,7 @@ class Ensemble(Extension):
         with step.child("aux.ensemble_sum", before="adam_grad",
                         reads=[group.gradient[0] if partial is None else partial, *([runs] if runs is not None else [])],
                         writes=group.gradient if partial is not None else group.gradient[1:]) as child:  # fmt: skip
-            group.record_squares(child, partial, runs)
+            group.record_squares(child, partial, runs, max(count for _, _, count in parts.values()))
 
 
 def _pass(buffer: Buffer, index: int) -> Buffer:
@@ -195,16 +212,6 @@ def _most_threads(shape: LossShape) -> tuple[int, int]:
     if shape.batch > _BESIDE_ROWS:
         return abi.constant("HEAD_THREADS"), abi.constant("HEAD_THREADS")
     return abi.constant("ENSEMBLE_THREADS"), abi.constant("ENSEMBLE_WIDE_THREADS")
-
-
-def _runs(layer: Layer, n_splits: int) -> npt.NDArray[np.void]:
-    """What grad_reduce does with the group: weight and bias are in parts, one behind the other in each split."""
-    stride = layer.weight.size + layer.bias.size
-    rows = [
-        (0, layer.weight.size, 0, stride, n_splits, 0),
-        (layer.weight.size, stride, layer.weight.size, stride, n_splits, 0),
-    ]
-    return np.array(rows, abi.dtype("grad_run"))
 
 
 __all__ = ["Ensemble", "EnsembleHeads", "loss_launch", "values_launch"]

@@ -38,6 +38,7 @@ ONLINE, ONLINE_NEXT, TARGET_NEXT = range(PASSES)
 # Regions of outputs that a block may own (rows, columns), by falling reuse of operands.
 REGIONS = ((64, 64), (32, 64), (16, 64), (8, 32))
 _PAIR_MOST_ROWS = 256  # of a batch whose first two layers may be one launch: 96 blocks with three passes
+TARGET_LANE = "target"  # of the workspace of forward.target
 _PER_BLOCK = 1024  # elements that a block rounds: a vector a thread, since loads do not overtake stores
 
 
@@ -235,9 +236,13 @@ def _record_bf16(child: Child, layout: NetworkLayout, inputs: ForwardInputs, buf
 
 def add(plan: StepPlan, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
         products: NetworkProducts | None = None, *, apart: bool = False) -> None:  # fmt: skip
-    """Appends the child to a plan; with ``apart``, and parameters that are not rounded first, the heads as another."""
+    """Appends the child to a plan; with ``apart``, and parameters that are not rounded first, the heads as another; and where
+    `target_beside` the passes of theta- as ``forward.target``."""
     products = products or NetworkProducts.own(layout)
     apart = apart and buffers.operands is None
+    if target_beside(layout, products):
+        _add_target_beside(plan, layout, inputs, buffers, products, apart)
+        return
     written = [b for b in writes(buffers) if not apart or b is not buffers.logits]
     with plan.child("forward", reads=reads(inputs), writes=written, scratch=products.scratch) as child:
         if not apart:
@@ -248,6 +253,56 @@ def add(plan: StepPlan, layout: NetworkLayout, inputs: ForwardInputs, buffers: F
             record(child, layout, inputs, buffers, products, heads=heads)
 
 
+def target_beside(layout: NetworkLayout, products: NetworkProducts) -> bool:
+    """Whether the pass of theta- is a child of its own, beside those of theta: where the library makes most of the forward pass
+    in f32. Its products are one or two waves of tiles, the last of them seldom full, and side by side they fill each other's."""
+    sizes = [layer.weight.size for layer in layout.layers]
+    library = sum(size for size, by_library in zip(sizes, products.forward, strict=True) if by_library)
+    return products.precision != "bf16" and not products.rounded and 2 * library > sum(sizes)
+
+
+def _add_target_beside(plan: StepPlan, layout: NetworkLayout, inputs: ForwardInputs, buffers: ForwardBuffers,
+                       products: NetworkProducts, apart: bool) -> None:  # fmt: skip
+    """The passes of theta and that of theta-, each a child; with ``apart`` the heads of all three another."""
+    assert products.gemm is not None
+    depth, inner = ([b for b in found if b is not None] for found in ((inputs.depth,), buffers.inner))
+    x, layers = inputs.passes, layout.layers[:-1] if apart else layout.layers
+    outputs = [*buffers.hidden, buffers.logits][: len(layers)]
+    with plan.child("forward", reads=[inputs.theta, *x[:TARGET_NEXT], *depth],
+                    writes=[*(y[:TARGET_NEXT] for y in outputs), *inner], scratch=products.scratch) as child:  # fmt: skip
+        _record_passes(child, layers, inputs.theta, inputs, buffers, products, slice(0, TARGET_NEXT), "main")
+    with plan.child("forward.target", reads=[inputs.target, x[TARGET_NEXT]], writes=[y[TARGET_NEXT:] for y in outputs],
+                    scratch=products.gemm.scratch(TARGET_LANE)) as child:  # fmt: skip
+        _record_passes(child, layers, inputs.target, inputs, buffers, products, slice(TARGET_NEXT, PASSES), TARGET_LANE)
+    if not apart:
+        return
+    head, batch = layout.layers[-1], inputs.state.shape[0]
+    with plan.child("forward.heads", reads=[inputs.theta, inputs.target, buffers.hidden[-1]], writes=[buffers.logits],
+                    scratch=products.scratch) as child:  # fmt: skip
+        weights = LayerWeights.of(head, inputs.theta, inputs.target)
+        if products.forward[-1]:
+            library_layer(child, products, head, batch, buffers.hidden[-1], weights, buffers.logits)
+        else:
+            own_layer(child, head, batch, separate(buffers.hidden[-1]), weights, buffers.logits)
+
+
+def _record_passes(child: Child, layers: Sequence[Layer], params: Buffer, inputs: ForwardInputs, buffers: ForwardBuffers,
+                   products: NetworkProducts, which: slice, lane: str) -> None:  # fmt: skip
+    """The first layers of adjacent passes, of one network's parameters."""
+    batch, x, online = inputs.state.shape[0], inputs.passes[which], which.start == ONLINE
+    for i, (layer, out) in enumerate(zip(layers, [*buffers.hidden, buffers.logits], strict=False)):
+        y, weights = out[which], LayerWeights.of(layer, params, None)
+        if products.forward[i]:
+            library_passes(child, products, layer, batch, x, weights, y, lane)
+        else:
+            own_layer(child, layer, batch, separate(x), weights, y)
+        if layer.residual:
+            assert isinstance(x, Buffer)
+            inner, depth = (buffers.inner[i], depth_of(inputs.depth, layer)) if online else (None, None)
+            residual_add(child, x, y, batch, inner, depth)
+        x = y
+
+
 def round_mantissa(child: Child, source: Buffer, to: Buffer, bits: int) -> None:
     """Records to = source rounded to ``bits`` bits of mantissa, both f32; they may be one buffer."""
     child.launch("round_mantissa", (-(-source.size // _PER_BLOCK),), (256,),
@@ -256,9 +311,9 @@ def round_mantissa(child: Child, source: Buffer, to: Buffer, bits: int) -> None:
 
 def record_forward(
     child: Child, layout: NetworkLayout, params: Buffer, x: Buffer, rows: int, workspace: ForwardWorkspace,
-    windows: Windows | None = None,
+    windows: Windows | None = None, products: NetworkProducts | None = None, lane: str = "main",
 ) -> None:  # fmt: skip
-    """Records one pass of the network over the first ``rows`` rows of ``x``: acting, evaluation.
+    """Records one pass of the network over the first ``rows`` rows of ``x``: acting, evaluation, a pass beside the step's three.
 
     Parameters
     ----------
@@ -275,6 +330,9 @@ def record_forward(
         Its ``logits[:rows]`` receive the raw logits. A row's result does not depend on the other rows or on R.
     windows : Windows, optional
         The states that end in ``x``: where ``layout.blocks`` stand in front of the trunk.
+    products : NetworkProducts, optional
+        Who makes the trunk and the heads, with f32 operands: the library those layers that it makes in the step, too, in the
+        workspace of ``lane``, the child's scratch. None: the package's kernel, for acting and evaluation.
     """
     for block, work in zip(layout.blocks, workspace.blocks, strict=True):
         if windows is None:
@@ -284,7 +342,13 @@ def record_forward(
         block.record(child, layout, params, None, [BlockInputs(x[:rows], windows[:rows])], work)
         x = matrices(work.out, 0, 1)
     for layer, y in zip(layout.layers, (*workspace.hidden, workspace.logits), strict=True):
-        own_layer(child, layer, rows, [x], LayerWeights.of(layer, params, None), y)
+        weights = LayerWeights.of(layer, params, None)
+        if products is not None and products.forward[layout.layers.index(layer)]:
+            assert products.gemm is not None
+            spec = forward_spec(layer, rows, products.precision)
+            products.gemm.call(child, spec, x, weights.w, y, weights.bias, lane)
+        else:
+            own_layer(child, layer, rows, [x], weights, y)
         if layer.residual:
             residual_add(child, x, y, rows)
         x = y
@@ -327,17 +391,22 @@ def library_layer(child: Child, products: NetworkProducts, layer: Layer, rows: i
                   y: Buffer) -> None:  # fmt: skip
     """Records a layer's three passes by cuBLASLt: θ on s and s' as one product where their inputs lie one under the other, as a
     trunk layer leaves them; then θ⁻ on s'."""
-    assert products.gemm is not None and weights.w_target is not None and weights.bias_target is not None
-    first = ONLINE
+    for which in (slice(0, TARGET_NEXT), slice(TARGET_NEXT, PASSES)):
+        library_passes(child, products, layer, rows, x[which], weights.of_pass(which.start), y[which])
+
+
+def library_passes(child: Child, products: NetworkProducts, layer: Layer, rows: int, x: Inputs, weights: LayerWeights, y: Buffer,
+                   lane: str = "main") -> None:  # fmt: skip
+    """Records passes of one network's parameters: as one product where their inputs lie one under the other."""
+    assert products.gemm is not None
+    n = y.shape[0]
     if isinstance(x, Buffer):
-        both = forward_spec(layer, TARGET_NEXT * rows, products.precision)
-        online, out = (matrices(buffer, ONLINE, TARGET_NEXT) for buffer in (x, y))
-        products.gemm.call(child, both, online, weights.w, out, weights.bias)
-        first = TARGET_NEXT
-    spec, inputs = forward_spec(layer, rows, products.precision), separate(x)
-    for p in range(first, PASSES):
-        w, bias = (weights.w, weights.bias) if p < TARGET_NEXT else (weights.w_target, weights.bias_target)
-        products.gemm.call(child, spec, inputs[p], w, matrices(y, p, 1), bias)
+        spec = forward_spec(layer, n * rows, products.precision)
+        products.gemm.call(child, spec, matrices(x, 0, n), weights.w, matrices(y, 0, n), weights.bias, lane)
+        return
+    for p in range(n):
+        products.gemm.call(child, forward_spec(layer, rows, products.precision), x[p], weights.w, matrices(y, p, 1),
+                           weights.bias, lane)  # fmt: skip
 
 
 def own_pair(child: Child, layers: Sequence[Layer], rows: int, x: Sequence[Buffer], theta: Buffer, target: Buffer | None,
@@ -392,6 +461,7 @@ def own_layer(child: Child, layer: Layer, rows: int, x: Sequence[Buffer], weight
 __all__ = [
     "ONLINE",
     "ONLINE_NEXT",
+    "TARGET_LANE",
     "TARGET_NEXT",
     "ForwardBuffers",
     "ForwardInputs",

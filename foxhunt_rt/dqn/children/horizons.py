@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from foxhunt_rt.config import HorizonsConfig
-from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradient
+from foxhunt_rt.dqn.children.linear_head import HeadGradient, linear_head
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import DeviceBuffer
@@ -78,14 +78,15 @@ class Horizons(Extension):
                     x=here, x_next=following, w=weight, bias=bias, ret=step.ret, discount=batch.discount,
                     bars=bars, blend=self.blend, step=step.step, sigma=sigma, shaping=self.shaping,
                     shaped=step.shaped_ret, bound=config.bound, B=batch.size, H=count, Hp=width))  # fmt: skip
-        reads = [x, weight, bias, drawn.index, replay.rows, replay.ring, bars, step.step]
+        back = HeadGradient.create(step, group, rows)
+        reads = [*back.reads, weight, bias, drawn.index, replay.rows, replay.ring, bars, step.step]
         with step.child("post_aux.horizons", after="ddqn", reads=[*reads, *([self.shaping] if self.shaping is not None else [])],
-                        writes=[self.rows, means, *group.gradient, self.running, self.streak, self.blend,
+                        writes=[self.rows, means, *back.writes, self.running, self.streak, self.blend,
                                 step.metrics_of(self)]) as child:  # fmt: skip
             child.launch("horizon_rows", (rows,), (_THREADS,), dict(
                 x=x, w=weight, bias=bias, index=drawn.index, ring_rows=replay.rows, ring=replay.ring, bars=bars,
                 step=step.step, rows=self.rows, B=rows, H=count, Hp=width, capacity=replay.capacity))  # fmt: skip
-            record_head_gradient(child, step, group, self.rows, means, outputs=count)
+            back.record(child, self.rows, means, outputs=count)
             child.launch("horizon_blend", (1,), (256,), dict(
                 means=means, shaping=self.shaping, running=self.running, streak=self.streak, blend=self.blend,
                 metrics=step.metrics_of(self), rate=config.rate, temperature=config.blend_temperature, B=batch.size, H=count,

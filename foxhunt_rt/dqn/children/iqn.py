@@ -4,17 +4,18 @@ aux.iqn_embed needs parameters and random numbers alone, so it runs from the ste
 1. `iqn_cosines`, levels and their features; 2. and 3. the embedding by theta of tau, by theta- of tau'.
 aux.iqn, after ddqn: 1. `iqn_loss`, a block a row; 2. `iqn_gather`: head, trunk, metrics.
 aux.iqn_gradient, beside the way back through the trunk, which does not need it: 1. the embedding's gradient, the rows split; 2.
-the sum of the splits, and the squares of the group's gradient.
+the sum of the splits, and the squares of the group's gradient. By cuBLASLt the embedding's bias needs no pass of its own over
+the gradient: its first feature is cos 0 = 1, so de = dE_0.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from foxhunt_rt.config import ConfigError, IqnConfig
 from foxhunt_rt.dqn.children import adam_grad, forward
 from foxhunt_rt.dqn.children.products import LayerWeights
+from foxhunt_rt.dqn.children.side_products import SideProducts, weight_splits
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import Layer, NetworkLayout, ParameterGroup, Tensor
@@ -22,7 +23,7 @@ from foxhunt_rt.driver import Buffer
 from foxhunt_rt.kernels import abi
 
 _THREADS = 256
-_TRUNK_BLOCKS = 64
+_TRUNK_BLOCKS = 128
 _SHARED_BYTES = 48 << 10  # what every device gives a block
 
 
@@ -70,6 +71,8 @@ class Iqn(Extension):
         rt, shape, group = step.runtime, step.shape, step.group("iqn")
         rows, width = shape.batch * self.config.quantiles, step.trunk_output.shape[1]
         layer = _embedding(group)
+        side = step.side_products("iqn")
+        by_library = side.forward_by_library(layer, rows)
 
         def floats(name: str, *dims: int) -> Buffer:
             return rt.zeros(dims, np.float32, f"iqn.{name}")
@@ -79,16 +82,17 @@ class Iqn(Extension):
         embedded, embedded_next = floats("embedded", rows, width), floats("embedded_next", rows, width)
         parameters = [LayerWeights(of("embed.weight"), of("embed.bias")) for of in (group.theta, group.target)]
         with step.child("aux.iqn_embed", after="ddqn", reads=[step.step, *(b for p in parameters for b in (p.w, p.bias))],
-                        writes=[self.tau, cosines, embedded, embedded_next]) as child:  # fmt: skip
+                        writes=[self.tau, cosines, embedded, embedded_next],
+                        scratch=side.scratch(by_library)) as child:  # fmt: skip
             blocks = -(-2 * rows // abi.constant("IQN_COSINE_ROWS"))
             child.launch("iqn_cosines", (blocks,), (_THREADS,), dict(
                 step=step.step, tau=self.tau, cosines=cosines, rows=2 * rows, C=layer.k, Cp=layer.k_padded))  # fmt: skip
             for i, y in enumerate((embedded, embedded_next)):
-                forward.own_layer(child, layer, rows, [cosines[i * rows : (i + 1) * rows]], parameters[i], y)
-        self._record_loss(step, group, layer, cosines[:rows], embedded, embedded_next)
+                side.forward(child, layer, cosines[i * rows : (i + 1) * rows], parameters[i], y, by_library)
+        self._record_loss(step, group, layer, side, cosines[:rows], embedded, embedded_next)
 
-    def _record_loss(self, step: StepView, group: GroupView, layer: Layer, cosines: Buffer, embedded: Buffer,
-                     embedded_next: Buffer) -> None:  # fmt: skip
+    def _record_loss(self, step: StepView, group: GroupView, layer: Layer, side: SideProducts, cosines: Buffer,
+                     embedded: Buffer, embedded_next: Buffer) -> None:  # fmt: skip
         rt, shape, batch, n, k = step.runtime, step.shape, step.batch, self.config.quantiles, len(step.shape.branches)
         rows, width = embedded.shape
         x, trunk = step.trunk_output, step.trunk_gradient(self.name)
@@ -106,17 +110,24 @@ class Iqn(Extension):
         per_row = self.rows = floats("rows", shape.batch, abi.constant("IQN_COLUMNS") + k)
         column = rt.zeros((shape.batch, k), np.int32, "iqn.column")
         dembedded, dhead = floats("dembedded", rows, width), floats("dhead", shape.batch, k, width)
-        n_splits = adam_grad.splits(rows)
-        stride = layer.weight.size + layer.bias.size
-        partial = floats("partial", n_splits * stride)
-        runs = rt.array(_runs(group, layer, n_splits), "iqn.runs")
+        by_library = side.weights_by_library(layer, rows)
+        n_splits = weight_splits(rows) if by_library else adam_grad.splits(rows)
+        stride = layer.weight.size + (0 if by_library else layer.bias.size)
+        of_bias = 0 if by_library else layer.weight.size  # dE_0, or a place of its own
+        head, head_bias = group.grad("head.weight").size, group.grad("head.bias").size
+        at, head_splits, head_stride = n_splits * stride, adam_grad.sum_splits(shape.batch), head + head_bias
+        partial = floats("partial", at + head_splits * head_stride)
+        of_head = partial[at:]
+        runs = group.runs(rt, {
+            "embed.weight": (0, stride, n_splits), "embed.bias": (of_bias, stride, n_splits),
+            "head.weight": (at, head_stride, head_splits), "head.bias": (at + head, head_stride, head_splits)})  # fmt: skip
         own = [of(f"head.{tensor}") for of in (group.theta, group.target) for tensor in ("weight", "bias")]
         threads = 1024 if shape.batch <= 256 else _THREADS  # wide while the batch leaves multiprocessors idle
         with step.child("aux.iqn", after="ddqn",
                         reads=[x, x_target, embedded, embedded_next, self.tau, cosines, *own, batch.action, step.ret,
                                batch.discount, batch.priority, step.ddqn.next_action, step.step],
-                        writes=[per_row, column, dembedded, dhead, self.dx, trunk, step.metrics_of(self),
-                                group.grad("head.weight"), group.grad("head.bias")]) as child:  # fmt: skip
+                        writes=[per_row, column, dembedded, dhead, self.dx, trunk, of_head,
+                                step.metrics_of(self)]) as child:  # fmt: skip
             child.launch("iqn_loss", (shape.batch,), (threads,), shared=shared, args=dict(
                 x=x, x_target=x_target, embedded=embedded, embedded_next=embedded_next, tau=self.tau[:1], w=own[0], bias=own[1],
                 w_target=own[2], bias_target=own[3], action=batch.action, next_action=step.ddqn.next_action, ret=step.ret,
@@ -125,17 +136,20 @@ class Iqn(Extension):
                 branch_scale=1.0 / k if shape.reduction == "mean" else 1.0, B=shape.batch, K=k, N=n, Hp=width,
                 Sp=own[1].size))  # fmt: skip
             trunk_blocks = min(shape.batch, _TRUNK_BLOCKS)
-            blocks = 1 + trunk_blocks + own[1].size * -(-width // abi.constant("IQN_GATHER_COLS"))
+            blocks = 1 + trunk_blocks + head_splits * own[1].size * -(-width // abi.constant("IQN_GATHER_COLS"))
             child.launch("iqn_gather", (blocks,), (_THREADS,), dict(
-                rows=per_row, column=column, dhead=dhead, dx=self.dx, step=step.step, dw=group.grad("head.weight"),
-                dbias=group.grad("head.bias"), dtrunk=trunk,
-                metrics=step.metrics_of(self), share=self.config.budget_share, B=shape.batch, K=k, Hp=width, Sp=own[1].size,
-                trunk_blocks=trunk_blocks))  # fmt: skip
+                rows=per_row, column=column, dhead=dhead, dx=self.dx, step=step.step, dw=of_head, dbias=of_head[head:],
+                dtrunk=trunk, metrics=step.metrics_of(self), branch_sizes=shape.packed_branches, split_stride=head_stride,
+                share=self.config.budget_share, B=shape.batch, K=k, S=shape.actions, Hp=width, Sp=own[1].size,
+                splits=head_splits, trunk_blocks=trunk_blocks))  # fmt: skip
         with step.child("aux.iqn_gradient", after="ddqn", reads=[cosines, dembedded, runs],
-                        writes=[partial, *group.gradient]) as child:  # fmt: skip
-            to = partial, partial[layer.weight.size :]
-            adam_grad.own_layer(child, layer, own[0], cosines, dembedded, None, to, stride, n_splits, None)
-            group.record_squares(child, partial, runs)
+                        writes=[partial, *group.gradient], scratch=side.scratch(by_library)) as child:  # fmt: skip
+            if by_library:
+                side.weight_gradient(child, layer, cosines, dembedded, partial)
+            else:
+                to = partial, partial[layer.weight.size :]
+                adam_grad.own_layer(child, layer, own[0], cosines, dembedded, None, to, stride, n_splits, None)
+            group.record_squares(child, partial, runs, max(n_splits, head_splits))
 
 
 def shared_bytes(branches: int, width: int, quantiles: int) -> int:
@@ -147,15 +161,6 @@ def _embedding(group: GroupView) -> Layer:
     """The embedding as a layer; its offsets are those of the flat buffers."""
     weight, bias = (s for s in group.segments if s.name.startswith("iqn.embed"))
     return Layer(weight, bias, relu=True)
-
-
-def _runs(group: GroupView, layer: Layer, n_splits: int) -> npt.NDArray[np.void]:
-    """What grad_reduce does with each tensor of the group: the embedding's are in parts (splits, weight and bias), the head's
-    are done."""
-    start, stride = group.segments[0].offset, layer.weight.size + layer.bias.size
-    parts = {layer.weight.name: (0, stride, n_splits, 0), layer.bias.name: (layer.weight.size, stride, n_splits, 0)}
-    rows = [(s.offset - start, s.stop - start, *parts.get(s.name, (0, 0, 0, 0))) for s in group.segments]
-    return np.array(rows, abi.dtype("grad_run"))
 
 
 __all__ = ["Iqn", "shared_bytes"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from foxhunt_rt.config import PlanConfig
-from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradient
+from foxhunt_rt.dqn.children.linear_head import HeadGradient, linear_head
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer, DeviceBuffer
@@ -55,16 +55,17 @@ class Plan(Extension):
         self.state = rt.zeros(1, abi.dtype("plan_state"), "plan.state")
         means = rt.zeros(abi.constant("PLAN_MEANS"), np.float32, "plan.means")
         weight, bias, metrics = group.theta("weight"), group.theta("bias"), step.metrics_of(self)
+        back = HeadGradient.create(step, group, rows)
         with step.child("post_aux.plan", after="ddqn",
-                        reads=[x, weight, bias, drawn.index, replay.rows, replay.ring, step.step,
+                        reads=[*back.reads, weight, bias, drawn.index, replay.rows, replay.ring, step.step,
                                *([replay.conviction] if replay.conviction is not None else [])],
-                        writes=[self.rows, means, *group.gradient, self.state, metrics]) as child:  # fmt: skip
+                        writes=[self.rows, means, *back.writes, self.state, metrics]) as child:  # fmt: skip
             child.launch("plan_rows", (rows,), (_THREADS,), dict(
                 x=x, w=weight, bias=bias, index=drawn.index, ring_rows=replay.rows, ring=replay.ring, step=step.step,
                 conviction=replay.conviction, rows=self.rows, holdout=config.holdout,
                 block_bars=config.block_bars if replay.mode == "market" else 0,
                 length=config.length, B=rows, Hp=width, capacity=replay.capacity))  # fmt: skip
-            record_head_gradient(child, step, group, self.rows, means, outputs=1)
+            back.record(child, self.rows, means, outputs=1)
             child.launch("plan_update", (1,), (32,), dict(means=means, state=self.state, metrics=metrics,
                                                          rate=config.rate, ready_steps=config.ready_steps))  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from foxhunt_rt.config import RiskConfig, SelectivityConfig
-from foxhunt_rt.dqn.children.linear_head import linear_head, record_head_gradient
+from foxhunt_rt.dqn.children.linear_head import HeadGradient, linear_head
 from foxhunt_rt.dqn.extension import Extension, StepView
 from foxhunt_rt.dqn.layout import NetworkLayout, ParameterGroup
 from foxhunt_rt.driver import Buffer
@@ -67,12 +67,12 @@ def _record(step: StepView, extension: Extension, kernel: str, columns: int, out
     x = step.trunk_output[: batch.size]
     width = x.shape[1]
     rows = step.runtime.zeros((batch.size, columns), np.float32, f"{extension.name}.rows")
-    weight, bias = group.theta("weight"), group.theta("bias")
-    with step.child(f"post_aux.{extension.name}", after="ddqn", reads=[x, batch.ret, weight, bias],
-                    writes=[rows, *group.gradient, step.metrics_of(extension)]) as child:  # fmt: skip
+    weight, bias, back = group.theta("weight"), group.theta("bias"), HeadGradient.create(step, group, batch.size)
+    with step.child(f"post_aux.{extension.name}", after="ddqn", reads=[*back.reads, batch.ret, weight, bias],
+                    writes=[rows, *back.writes, step.metrics_of(extension)]) as child:  # fmt: skip
         child.launch(kernel, grid=(batch.size,), block=(128,), args=dict(scalars, x=x, ret=batch.ret, w=weight,
                      bias=bias, rows=rows, B=batch.size, Hp=width))  # fmt: skip
-        record_head_gradient(child, step, group, rows, step.metrics_of(extension), outputs=outputs)
+        back.record(child, rows, step.metrics_of(extension), outputs=outputs)
     return rows
 
 

@@ -85,6 +85,13 @@ class LayerWeights:
                    cut(target, weight.offset, weight.stop),
                    cut(target if bias_target is None else bias_target, b.offset, b.stop))  # fmt: skip
 
+    def of_pass(self, index: int) -> LayerWeights:
+        """Those of one of the step's three passes alone: the third is the target network's."""
+        if index < PASSES - 1:
+            return LayerWeights(self.w, self.bias)
+        assert self.w_target is not None and self.bias_target is not None
+        return LayerWeights(self.w_target, self.bias_target)
+
 
 def forward_spec(layer: Layer, rows: int, precision: str) -> ProductSpec:
     """y[rows][Np] = act(x W + b), f32 in and out. Only the rows of W up to the next multiple of 16 count: the rest are pads."""

@@ -17,8 +17,9 @@ import numpy as np
 
 from foxhunt_rt.config import Config, ConfigError, TemporalConfig
 from foxhunt_rt.dqn.blocks import BlockInputs, BlockWorkspace, InputBlock
-from foxhunt_rt.dqn.children.block_products import BlockGradients, forward_product, layers_of
+from foxhunt_rt.dqn.children.block_products import BlockGradients, forward_product, forward_scratch, layers_of
 from foxhunt_rt.dqn.children.products import flat, matrices
+from foxhunt_rt.dqn.children.side_products import SideProducts
 from foxhunt_rt.dqn.extension import Extension, GroupView, StepView
 from foxhunt_rt.dqn.groups import uniform_bound
 from foxhunt_rt.dqn.layout import STATE_PAD, Layer, NetworkLayout, ParameterGroup, Segment, Tensor, padded
@@ -133,12 +134,13 @@ class MambaBlock(InputBlock):
         self.record_scan(child, layout, theta, target, passes, work)
 
     def record_past(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
-                    passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
+                    passes: Sequence[BlockInputs], work: BlockWorkspace,
+                    side: SideProducts | None = None) -> None:  # fmt: skip
         """in_proj on all positions of the windows: one launch."""
         rows = passes[0].x.shape[0] * self.window
         past = [p.windows.states.view((rows, layout.state_padded)) for p in passes]
         forward_product(child, self.layers(layout)["in_proj"], rows, past, theta, target, work.scratch["no_bias"],
-                        work.scratch["proj"])  # fmt: skip
+                        work.scratch["proj"], side=side)  # fmt: skip
 
     def record_gate(self, child: Child, layout: NetworkLayout, theta: Buffer, target: Buffer | None,
                     passes: Sequence[BlockInputs], work: BlockWorkspace) -> None:  # fmt: skip
@@ -230,10 +232,11 @@ class Temporal(Extension):
         begin, stop = step.layout.group_range(self.name)
         params, made = [theta[begin:stop], target[begin:stop]], work.scratch
         states, lengths = ([getattr(p.windows, name) for p in inputs] for name in ("states", "length"))
-        x = [p.x for p in inputs]
+        x, side = [p.x for p in inputs], step.side_products()
+        scratch = forward_scratch(step.layout, self.name, "in_proj", x[0].shape[0] * block.window, side)
         with step.child("forward.temporal_past", before="forward", reads=[*params, *states, made["no_bias"]],
-                        writes=[made["proj"]]) as child:  # fmt: skip
-            block.record_past(child, step.layout, theta, target, inputs, work)
+                        writes=[made["proj"]], scratch=scratch) as child:  # fmt: skip
+            block.record_past(child, step.layout, theta, target, inputs, work, side)
         with step.child("forward.temporal_gate", before="forward", reads=[*params, *x, made["no_bias"]],
                         writes=[made["z"]]) as child:  # fmt: skip
             block.record_gate(child, step.layout, theta, target, inputs, work)
@@ -252,7 +255,8 @@ class Temporal(Extension):
         rows, sizes, small, layers = inputs.x.shape[0], block.sizes, block.small_args(layout), block.layers(layout)
         past: Buffer = inputs.windows.states.view((rows * block.window, layout.state_padded))
         blocks = min(rows, _MOST_BLOCKS)
-        gradients = BlockGradients(layers, {"in_proj": past.shape[0], "z_proj": rows, "out_proj": rows})
+        gradients = BlockGradients(layers, {"in_proj": past.shape[0], "z_proj": rows, "out_proj": rows},
+                                   step.side_products(), ("in_proj", "z_proj"))  # fmt: skip
         at = gradients.size
         shapes = {"dproj": (past.shape[0], sizes["Wp"]), "dz": (rows, sizes["Ip"]), "dgated": (rows, sizes["Ip"]),
                   "partial": (at + blocks * small["P"],), "stats": (blocks, abi.constant("TEMPORAL_STATS"))}  # fmt: skip
@@ -281,13 +285,13 @@ class Temporal(Extension):
                 dproj=made["dproj"], dz=made["dz"], partial=made["partial"][at:], stats=made["stats"], R=rows, blocks=blocks,
                 rows_per_block=-(-rows // blocks), Sp=layout.state_padded, tile=tile, **sizes, **small))  # fmt: skip
         with step.child("adam_grad.temporal_gate", after="adam_grad.temporal", reads=[inputs.x, made["dz"]],
-                        writes=[parts["z_proj"]]) as child:  # fmt: skip
+                        writes=[parts["z_proj"]], scratch=gradients.scratch) as child:  # fmt: skip
             product("z_proj", inputs.x, made["dz"])
         with step.child("adam_grad.temporal_past", after="adam_grad.temporal",
                         reads=[inputs.windows.states, made["dproj"], partial, runs],
-                        writes=[parts["in_proj"], *group.gradient]) as child:  # fmt: skip
+                        writes=[parts["in_proj"], *group.gradient], scratch=gradients.scratch) as child:  # fmt: skip
             product("in_proj", past, made["dproj"])
-            group.record_squares(child, partial, runs, blocks)
+            group.record_squares(child, partial, runs, max(blocks, gradients.most_parts))
         metrics = step.metrics_of(self)
         with step.child(
             "adam_grad.temporal_metrics", after="adam_grad", reads=[made["stats"]], writes=[metrics]
