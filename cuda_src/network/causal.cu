@@ -19,7 +19,8 @@
 namespace {
 
 // n rows of Sp floats: what is observed, but for columns [begin, end) from row `first` on, which are at the reference.
-FX_DEVICE void intervene(const float *observed, float *out, const float *reference, int begin, int end, int first, int n, int Sp) {
+FX_DEVICE void intervene(const float *observed, float *out, const float *reference, int begin, int end, int first, int n,
+                      int Sp) {
     FX_FOR(i, n * Sp / fx::LANES) {
         const int q = i * fx::LANES, l = q / Sp, c = q - l * Sp;
         fx::store_lanes(out + q, fx::load_lanes(observed + q));
