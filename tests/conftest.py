@@ -6,11 +6,11 @@ By default the tests run on hostsim with deferred execution, red zones and poiso
 
 from __future__ import annotations
 
-import importlib.util
-import mmap
+import importlib.metadata
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,22 +32,36 @@ def driver_name(config: pytest.Config) -> str:
     return chosen_driver(config) or "hostsim"
 
 
-def fast_compiling() -> str:
-    """XLA's flags for code that is compiled for seconds and runs for milliseconds: no optimization, and no pass through MLIR for
-    each fusion. Those that this jaxlib knows: XLA ends the process at one that it does not."""
-    spec = importlib.util.find_spec("jaxlib")
-    if spec is None or not spec.submodule_search_locations:
+#: Code that is compiled for seconds and runs for milliseconds: no optimization, and no pass through MLIR for each fusion.
+FAST_COMPILING = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
+
+
+def known_flags(config: pytest.Config) -> str:
+    """Those of `FAST_COMPILING` that this jaxlib takes. XLA ends the process at one that it does not know, so a process tries
+    each; the answer is kept by version."""
+    try:
+        key = f"foxhunt/xla-flags-{importlib.metadata.version('jaxlib')}"
+    except importlib.metadata.PackageNotFoundError:
         return ""
-    largest = max(Path(spec.submodule_search_locations[0]).glob("*.so"), key=lambda path: path.stat().st_size)
-    with open(largest, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
-        flags = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "false"}
-        return " ".join(f"--{name}={value}" for name, value in flags.items() if library.find(name.encode()) >= 0)
+    cache = getattr(config, "cache", None)
+    found: str | None = cache.get(key, None) if cache else None
+    if found is None:
+        compiles = [sys.executable, "-c", "import jax; jax.jit(lambda x: x + 1)(1.0)"]
+        known = []
+        for flag in FAST_COMPILING:
+            tried = subprocess.run(compiles, env={**os.environ, "XLA_FLAGS": flag}, capture_output=True, check=False)
+            if tried.returncode == 0:
+                known.append(flag)
+        found = " ".join(known)
+        if cache:
+            cache.set(key, found)
+    return found
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the oracle never competes for the GPU
     if "XLA_FLAGS" not in os.environ:
-        os.environ["XLA_FLAGS"] = fast_compiling()
+        os.environ["XLA_FLAGS"] = known_flags(config)
 
 
 @pytest.hookimpl(tryfirst=True)

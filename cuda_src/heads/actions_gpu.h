@@ -2,7 +2,7 @@
 // has a share in. Lane l holds the atoms l, l + 32, ... of a distribution (lib/warp.h).
 //
 // Each exponential is made once: the probabilities go where the logits stood, or where the gradient will stand, and every element
-// is read again by the lane that wrote it. What such a row costs is instructions: see loss/c51_row_gpu.h, whose ways these are.
+// is read again by the lane that wrote it (those that read it as a lane without an atom have done so). What such a row costs is instructions: see loss/c51_row_gpu.h, whose ways these are.
 #pragma once
 #include "lib/branches.h"
 #include "lib/copy_async.h"
@@ -42,16 +42,15 @@ FX_DEVICE lane_atoms<A> lane_base(const lane_places<A> &place, const float *valu
         for (int t = 0; t < A; ++t) sum.v[t] += advantage[place.at[t]];
     const float inverse = 1.0f / (float)n;
 #pragma unroll
-    for (int t = 0; t < A; ++t)
-        sum.v[t] = lane_id() + 32 * t < N ? value[place.at[t]] - sum.v[t] * inverse : -INFINITY;
+    for (int t = 0; t < A; ++t) sum.v[t] = lane_id() + 32 * t < N ? value[place.at[t]] - sum.v[t] * inverse : -INFINITY;
     return sum;
 }
 
 // Softmax of base + logit for each of n actions, four at a time: expected returns to q (n,), probabilities, where KEEP, to p (n, N),
 // which may be logit itself. A NaN of an action stays in its q and p.
 template <int A, bool KEEP>
-FX_DEVICE void action_softmaxes(const lane_places<A> &place, const lane_atoms<A> &base, const float *logit, float *p, float *q,
-                             int n, int N, const atom_values &z) {
+FX_DEVICE void action_softmaxes(const lane_places<A> &place, const lane_atoms<A> &base, const float *logit, float *p,
+                             float *q, int n, int N, const atom_values &z) {
     constexpr int TOGETHER = 4;
     const int lane = lane_id();
 #pragma unroll 1
@@ -78,6 +77,7 @@ FX_DEVICE void action_softmaxes(const lane_places<A> &place, const lane_atoms<A>
         const float inverse = 1.0f / (lane & 4 ? other : mine);  // of action first + lane / 8
         if ((lane & 7) == 0 && first + lane / 8 < n) q[first + lane / 8] = other * inverse;
         if constexpr (KEEP) {
+            __syncwarp();  // lanes without an atom have read another's, which is overwritten
 #pragma unroll
             for (int k = 0; k < TOGETHER; ++k) {
                 const float scale = __shfl_sync(ALL_LANES, inverse, 8 * k);
@@ -94,8 +94,8 @@ FX_DEVICE void action_softmaxes(const lane_places<A> &place, const lane_atoms<A>
 // The gradient by the logits of action i is d_i = factor_i p_i (z - q_i), and for action `taken` (-1: none) `own` (N,) more; A's is
 // d - mean d. p (n, N) may be out, where A's gradient goes. Returns the lane's share of the squares of d; total: sum over the actions.
 template <int A>
-FX_DEVICE float advantage_gradient(const float *p, float *out, const float *factor, const float *q, const float *own, int taken,
-                                int n, int N, const atom_values &z, lane_atoms<A> &total) {
+FX_DEVICE float advantage_gradient(const float *p, float *out, const float *factor, const float *q, const float *own,
+                                int taken, int n, int N, const atom_values &z, lane_atoms<A> &total) {
     const int lane = lane_id();
     auto gradient = [&](int i, int t) {
         const int j = lane + 32 * t;

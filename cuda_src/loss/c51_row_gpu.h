@@ -38,14 +38,6 @@ struct c51_row {
     }
 };
 
-// Waits for the row's logits, together with the other warps.
-template <bool STAGED>
-FX_DEVICE void c51_await_logits() {
-    if (!STAGED) return;
-    copy_async_wait();
-    __syncthreads();
-}
-
 // What the step says; q_limit bounds |Q|.
 struct c51_settings {
     float v_min, delta_z, q_limit, alpha, smoothing, spike_mass, q_clip;
@@ -131,17 +123,30 @@ FX_DEVICE int greedy(const c51_loss_args &a, const c51_settings &z, const lane_p
     return best;
 }
 
-// Branch b: double DQN (van Hasselt 2016), projection, losses; what the row adds up goes to shared memory, what the branch owns
-// is written. Passes the block's barriers.
-template <int A, bool STAGED>
-FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, int b) {
+// What the warp of a branch holds from one barrier of the block to the next.
+template <int A>
+struct c51_branch {
+    int taken;            // action of the branch
+    float ret, discount;  // of the row; loaded while the logits are on their way
+    float m[A];           // projected target
+    float ce[A], mse[A];  // the two parts of d
+
+    FX_DEVICE void begin(const c51_loss_args &a, int b) {
+        const int row = (int)blockIdx.x;
+        taken = branch_action(a.branch_sizes, a.K, a.action[row], b);
+        ret = a.ret[row], discount = a.discount[row];
+    }
+};
+
+// Branch b: double DQN (van Hasselt 2016), projection, losses; what the row adds up goes to shared memory.
+template <int A>
+FX_DEVICE void c51_branch_losses(const c51_loss_args &a, const c51_row &s, int b, c51_branch<A> &branch) {
     const int lane = lane_id(), N = a.N, K = a.K, row = (int)blockIdx.x;
-    const int n = branch_size(a.branch_sizes, b), first = branch_first(a.branch_sizes, b);
-    const int taken = branch_action(a.branch_sizes, K, a.action[row], b);
-    const float ret = a.ret[row], discount = a.discount[row];
+    const int n = branch_size(a.branch_sizes, b), first = branch_first(a.branch_sizes, b), taken = branch.taken;
+    const float ret = branch.ret, discount = branch.discount;
     const c51_settings z(*a.step);
     const lane_places<A> place(N);
-    c51_await_logits<STAGED>();
+    float (&m)[A] = branch.m, (&ce)[A] = branch.ce, (&mse)[A] = branch.mse;
 
     // V - mean_a A of each pass (Wang 2016).
     const int actions = (1 + first) * N;  // where the branch's advantages begin
@@ -171,14 +176,14 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, int b) {
         if (lane + 32 * i < N) p_next[lane + 32 * i] = next.p.v[i];
     const lane_distribution<A> now = distribution(z, place, base[0], s.logits[0] + actions + taken * N);
     __syncwarp();
-    float m[A], edges[2];
+    float edges[2];
     project(p_next, next.p.v, m, edges, N, (ret + discount * z.v_min - z.v_min) * (1.0f / z.delta_z), discount,
             next.mass);
     __syncwarp();  // p_next has been read
 
     // Sums over atoms: mass, y, cross-entropy, squares of the two parts before their factors, probability.
     const float alpha = z.alpha, keep = 1.0f - z.smoothing, uniform = z.smoothing / (float)N, q = now.expectation;
-    float ce[A], mse[A], v[8] = {}, highest = -INFINITY;
+    float v[8] = {}, highest = -INFINITY;
     bool spike = false;
 #pragma unroll
     for (int i = 0; i < A; ++i) {
@@ -229,51 +234,54 @@ FX_DEVICE void c51_branch(const c51_loss_args &a, const c51_row &s, int b) {
         guard_finite(a.guard, GUARD_DDQN, (uint32_t)row, entropy);
         guard_bound(a.guard, GUARD_DDQN, CHECK_Q_RANGE, (uint32_t)row, y, z.q_limit);
     }
-    __syncthreads();
+}
 
-    // The branch's part of the head gradient: A's is d - mean_a d, and only the taken action has a d.
-    const float scale = s.weight[2];
+// The branch's part of the head gradient: A's is d - mean_a d, and only the taken action has a d.
+template <int A>
+FX_DEVICE void c51_branch_gradient(const c51_loss_args &a, const c51_row &s, int b, c51_branch<A> &branch) {
+    const int lane = lane_id(), N = a.N, K = a.K, row = (int)blockIdx.x, n = branch_size(a.branch_sizes, b);
+    const float scale = s.weight[2], inverse = 1.0f / (float)n;
+    float (&ce)[A] = branch.ce, (&mse)[A] = branch.mse;
     const int64_t at = ((int64_t)row * K + b) * N;
 #pragma unroll
     for (int i = 0; i < A; ++i) {
         const int j = lane + 32 * i;
         if (j >= N) break;
         ce[i] *= scale, mse[i] *= scale;
-        if (a.target) a.target[at + j] = m[i];
+        if (a.target) a.target[at + j] = branch.m[i];
         if (a.ce_grad) a.ce_grad[at + j] = ce[i], a.mse_grad[at + j] = mse[i];
     }
     if (!a.dlogits) return;
-    float *out = a.dlogits + (int64_t)row * a.Np + (1 + first) * N;
+    float *out = a.dlogits + (int64_t)row * a.Np + (1 + branch_first(a.branch_sizes, b)) * N;
 #pragma unroll 1
     for (int k = 0; k < n; ++k, out += N) {
-        const float factor = (k == taken ? 1.0f : 0.0f) - inverse;
+        const float factor = (k == branch.taken ? 1.0f : 0.0f) - inverse;
 #pragma unroll
         for (int i = 0; i < A; ++i)
             if (lane + 32 * i < N) out[lane + 32 * i] = factor * (ce[i] + mse[i]);
     }
 }
 
-// The row's own warp: the importance weight (Schaul 2016) and checks of what was drawn; behind the barrier what the branches
-// make together: V's gradient, the sum over branches and actions, their mean target, the statistics.
-template <bool STAGED>
+// The row's own warp, at first: the importance weight (Schaul 2016) and checks of what was drawn.
+FX_DEVICE void c51_weight(const c51_loss_args &a, const c51_row &s) {
+    const int row = (int)blockIdx.x;
+    const float priority = a.priority[row], ret = a.ret[row], discount = a.discount[row];
+    // Priority 0: nothing could be drawn, a fault; the row then weighs nothing.
+    const float weight =
+        priority > 0.0f ? powf(__uint_as_float(a.step->min_priority) / priority, a.step->beta_per) : 0.0f;
+    if (lane_id() == 0) {
+        const float scaled = weight * a.branch_scale;
+        s.weight[0] = weight, s.weight[1] = scaled, s.weight[2] = scaled / (float)a.B;
+        if (!(priority > 0.0f)) guard_raise(a.guard, GUARD_DDQN, CHECK_EMPTY, (uint32_t)row, priority);
+        guard_finite(a.guard, GUARD_DDQN, (uint32_t)row, ret);
+        guard_finite(a.guard, GUARD_DDQN, (uint32_t)row, discount);
+        guard_finite(a.guard, GUARD_DDQN, (uint32_t)row, weight);
+    }
+}
+
+// And at last what the branches make together: V's gradient, the sum over branches and actions, their mean target, the statistics.
 FX_DEVICE void c51_whole_row(const c51_loss_args &a, const c51_row &s) {
     const int N = a.N, K = a.K, lane = lane_id(), row = (int)blockIdx.x;
-    {
-        const float priority = a.priority[row], ret = a.ret[row], discount = a.discount[row];
-        // Priority 0: nothing could be drawn, a fault; the row then weighs nothing.
-        const float weight =
-            priority > 0.0f ? powf(__uint_as_float(a.step->min_priority) / priority, a.step->beta_per) : 0.0f;
-        if (lane == 0) {
-            const float scaled = weight * a.branch_scale;
-            s.weight[0] = weight, s.weight[1] = scaled, s.weight[2] = scaled / (float)a.B;
-            if (!(priority > 0.0f)) guard_raise(a.guard, GUARD_DDQN, CHECK_EMPTY, (uint32_t)row, priority);
-            guard_finite(a.guard, GUARD_DDQN, (uint32_t)row, ret);
-            guard_finite(a.guard, GUARD_DDQN, (uint32_t)row, discount);
-            guard_finite(a.guard, GUARD_DDQN, (uint32_t)row, weight);
-        }
-    }
-    c51_await_logits<STAGED>();
-    __syncthreads();
     const float scale = s.weight[2], mean = 1.0f / (float)K;
     float *rows = a.rows + (int64_t)row * a.W, *out = a.dlogits ? a.dlogits + (int64_t)row * a.Np : nullptr;
 #pragma unroll 2
@@ -308,9 +316,20 @@ FX_DEVICE void c51_row_gpu(const c51_loss_args &a, float *shared) {
             for (int q = 4 * (int)threadIdx.x; q < a.Np; q += 4 * (int)blockDim.x)
                 copy_async(shared + p * a.Np + q, from + q);
     }
+    // Every thread passes the same two barriers, whichever its warp's work is.
     const int warp = (int)threadIdx.x >> 5;
-    if (warp < a.K) c51_branch<A, STAGED>(a, s, warp);
-    else c51_whole_row<STAGED>(a, s);
+    const bool own = warp < a.K;
+    c51_branch<A> branch;
+    if (own) branch.begin(a, warp);
+    else c51_weight(a, s);
+    if (STAGED) {
+        copy_async_wait();
+        __syncthreads();
+    }
+    if (own) c51_branch_losses(a, s, warp, branch);
+    __syncthreads();
+    if (own) c51_branch_gradient(a, s, warp, branch);
+    else c51_whole_row(a, s);
 }
 
 }  // namespace fx

@@ -136,7 +136,7 @@ def read_headers(folder: Path, *more: Path) -> Headers:
     constants: dict[str, int] = {}
     for path, text in texts.items():
         constants |= _constants(path.name, text)
-    ffi = _declared({path.name: text for path, text in texts.items()})
+    ffi = _declared(texts)
     raw_structs = {path: list(_raw_structs(path.name, text)) for path, text in texts.items()}
     layouts = _layouts(ffi, [raw.name for found in raw_structs.values() for raw in found])
     structs: dict[str, StructInfo] = {}
@@ -153,17 +153,17 @@ def _fail(file: str, line: int, message: str) -> HeaderError:
     return HeaderError(f"{file}:{line}: {message}")
 
 
-def _declared(texts: dict[str, str]) -> cffi.FFI:
+def _declared(texts: dict[Path, str]) -> cffi.FFI:
     """All files in one call: each call parses the names of what was declared before it again, and every process that starts
     waits for this. A file at a time where that fails, to say which it is."""
-    plain = {file: re.sub(r"^\s*#\s*pragma\s+once\s*$", "", text, flags=re.MULTILINE) for file, text in texts.items()}
+    plain = {path: re.sub(r"^\s*#\s*pragma\s+once\s*$", "", text, flags=re.MULTILINE) for path, text in texts.items()}
     ffi = cffi.FFI()
     try:
         ffi.cdef("\n".join(plain.values()))
     except Exception:  # cffi raises CDefError, pycparser its own
         ffi = cffi.FFI()
-        for file, text in plain.items():
-            _declare(ffi, file, text)
+        for path, text in plain.items():
+            _declare(ffi, path.name, text)
     return ffi
 
 

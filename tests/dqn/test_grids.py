@@ -19,7 +19,7 @@ BOUNDED = {"linear_forward"}
 def launches(*settings: str) -> list[KernelOp]:
     """Of a step with every feature, planned without memory."""
     case = CASES[1]
-    rt = PlanningRuntime("sm_90")
+    rt = PlanningRuntime("host")
     learner = Learner(rt, case.config().with_set([*EVERYTHING, *SMALL, *settings]), case.state_dim, case.branches)
     found = [op for child in learner.graph.children for op in child.ops if isinstance(op, KernelOp)]
     learner.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,9 +34,11 @@ def cu(session_driver: RawDriver) -> Iterator[RawDriver]:
 
 @pytest.fixture(scope="session")
 def script_server() -> Iterator[subprocess.Popen[str]]:
-    """A process that has imported everything and loaded no driver; it forks for each script."""
+    """A process that has imported everything and loaded no driver; it forks for each script. SIGINT is as from a terminal: what a
+    shell starts in the background inherits that it is ignored."""
     program = Path(__file__).with_name("script_server.py")
-    server = subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
     yield server
     server.communicate()
 

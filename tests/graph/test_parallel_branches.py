@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from foxhunt_rt import driver
+from foxhunt_rt.dqn.extension import Extension
 from foxhunt_rt.dqn.learner import Learner
 from foxhunt_rt.driver import DeviceBuffer, GraphExec, MappedBuffer
 from foxhunt_rt.graph import Runtime, StepGraph, StepPlan
@@ -103,8 +104,8 @@ def test_a_missing_edge_shows(runtime: Runtime, driver: str, shuffled: Callable[
 class Delayed(Learner):
     """A learner whose children are all held up."""
 
-    def _record_step(self, plan: StepPlan) -> None:
-        super()._record_step(plan)
+    def _record_step(self, plan: StepPlan, extensions: Sequence[Extension]) -> None:
+        super()._record_step(plan, extensions)
         with_delays(self.runtime, plan, MOST_NS[self.runtime.driver_kind])
 
 

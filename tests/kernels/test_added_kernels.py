@@ -51,6 +51,14 @@ def test_names_structs_and_images_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("restored")
+def test_two_folders_may_name_their_headers_alike(tmp_path: Path) -> None:
+    kernels.add(folder(tmp_path / "own"))
+    other = HEADER.replace("own_scale_args", "own_shift_args")
+    assert kernels.add(folder(tmp_path / "other", "own_shift", "shift", other)) == ["own_shift"]
+    assert kernels.abi.struct("own_scale_args").size == kernels.abi.struct("own_shift_args").size > 0
+
+
+@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
