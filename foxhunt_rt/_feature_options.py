@@ -377,6 +377,7 @@ class DenoiseConfig(HeadConfig):
     rows: int = option(32, "noised rows appended a step (B_dn)", low=1, high=1 << 16)
     sigma: float = option(0.1, "deviation of the noise on each column of the state", above=0.0)
     shape_trunk: bool = option(True, "the loss shapes the trunk, too")
+    trunk_weight: float = option(1.0, "weight of the loss there", above=0.0)
     budget_share: float = option(
         0.3, "bound on its part of the trunk's gradient, as a share of loss.grad_budget", above=0.0
     )

@@ -55,15 +55,15 @@ typedef struct {
     int32_t Hp;       //@ width of the trunk's output
 } denoise_norms_args;
 
-/* dtrunk = scale * dx, scale so that the norm is at most its share of the gradient budget. Grid any, any block. */
+/* dtrunk = scale * weight * dx, scale so that the norm is at most its share of the gradient budget. Grid any, any block. */
 typedef struct {
     const float *dx;         //@ in f32[H*Hp]         (H, Hp)
     const float *norms;      //@ in f32[H] optional   squared norm of each row; null: made from dx
     const step_block *step;  //@ in step_block[1]     grad_budget; 0: no bound
     float *dtrunk;           //@ out f32[H*Hp]        (H, Hp)
-    float *scale;            //@ out f32[1]           factor applied; 0 where the norm is not finite
+    float *scale;            //@ out f32[1]           factor of the budget; 0 where the norm is not finite
     float share;             //@ of the budget
+    float weight;            //@ of the loss on the trunk
     int32_t H;               //@ rows
     int32_t Hp;              //@ width of the trunk's output
-    uint32_t pad0_;          //@ pad
 } denoise_trunk_args;

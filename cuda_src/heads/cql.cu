@@ -26,8 +26,8 @@ namespace {
 #ifdef FX_GPU
 // Branch b by one warp: its loss, and the gradient of its advantages; the sum of d over the actions to shared memory, for V.
 template <int A, bool STAGED>
-FX_DEVICE void branch_gradient(const cql_gradient_args &a, const float *row, float *q, float *factor, float *total, float *loss,
-                            float *squares, int b) {
+FX_DEVICE void branch_gradient(const cql_gradient_args &a, const float *row, float *q, float *factor, float *total,
+                            float *loss, float *squares, int b) {
     using namespace fx;
     const int N = a.N, n = branch_size(a.branch_sizes, b), first = branch_first(a.branch_sizes, b), lane = lane_id();
     const int taken = branch_action(a.branch_sizes, a.K, a.action[blockIdx.x], b);
@@ -65,7 +65,8 @@ FX_DEVICE void cql_row(const cql_gradient_args &a, float *shared) {
         fx::await_staged();
     }
     float *q = shared, *factor = q + S, *total = factor + S, *loss = total + K * N, *squares = loss + K;
-    for (int b = fx::warp_id(); b < K; b += fx::warps()) branch_gradient<A, STAGED>(a, row, q, factor, total, loss, squares, b);
+    for (int b = fx::warp_id(); b < K; b += fx::warps())
+        branch_gradient<A, STAGED>(a, row, q, factor, total, loss, squares, b);
     __syncthreads();
     fx::sum_over_branches(part, total, K, S, N, a.Np);
     if (threadIdx.x == blockDim.x - 1) {
@@ -158,7 +159,8 @@ FX_DEVICE void cql_row_host(const cql_gradient_args &a, float *shared) {
 
 #ifdef FX_GPU
 extern "C" __global__ void __launch_bounds__(HEAD_THREADS) cql_gradient(const __grid_constant__ cql_gradient_args a);
-extern "C" __global__ void __launch_bounds__(HEAD_THREADS) cql_gradient_wide(const __grid_constant__ cql_gradient_wide_args a);
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
+    cql_gradient_wide(const __grid_constant__ cql_gradient_wide_args a);
 #endif
 
 FX_KERNEL_ANYBLOCK(cql_gradient) {

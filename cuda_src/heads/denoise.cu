@@ -72,11 +72,11 @@ FX_KERNEL_ANYBLOCK(denoise_trunk) {
     const int n = a.H * a.Hp;
     const float norm2 = a.norms ? fx::block_sum(a.H, [&](int i) { return a.norms[i]; })
                                 : fx::block_sum(n, [&](int i) { return a.dx[i] * a.dx[i]; });
-    const float norm = sqrtf(norm2);
+    const float norm = a.weight * sqrtf(norm2);
     const bool finite = norm <= 3.402823466e38f;
     const float scale = finite ? fx::share_scale(a.share * a.step->grad_budget, norm) : 0.0f;
     const int each = fx::ceil_div(n, (int)gridDim.x), first = (int)blockIdx.x * each;
-    FX_FOR(i, min(each, n - first)) a.dtrunk[first + i] = finite ? scale * a.dx[first + i] : 0.0f;
+    FX_FOR(i, min(each, n - first)) a.dtrunk[first + i] = finite ? scale * a.weight * a.dx[first + i] : 0.0f;
     if (blockIdx.x == 0)
         FX_FOR(one, 1) *a.scale = scale;
 }

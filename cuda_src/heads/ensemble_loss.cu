@@ -22,9 +22,10 @@
 #include "lib/dueling.h"
 #ifdef FX_GPU
 #include "heads/ensemble_row_gpu.h"
-extern "C" __global__ void __launch_bounds__(ENSEMBLE_THREADS) ensemble_loss(const __grid_constant__ ensemble_loss_args a);
+extern "C" __global__ void __launch_bounds__(ENSEMBLE_THREADS)
+    ensemble_loss(const __grid_constant__ ensemble_loss_args a);
 extern "C" __global__ void __launch_bounds__(ENSEMBLE_WIDE_THREADS)
-   ensemble_loss_wide(const __grid_constant__ ensemble_loss_wide_args a);
+    ensemble_loss_wide(const __grid_constant__ ensemble_loss_wide_args a);
 #else
 #include "heads/ensemble_row_host.h"
 #endif

@@ -27,7 +27,7 @@ struct ensemble_row {
     float *squares;                   // (H, K) of d
     float *loss, *ce;                 // (E, K) loss, weighted; cross-entropy
     float *weight;                    // (1,) importance weight
-    float *deviation;                 // (1,) of Q over the heads, mean over the actions
+    float *deviation;  // (1,) of Q over the heads, mean over the actions
 
     FX_DEVICE ensemble_row(const ensemble_loss_args &a, float *shared, bool staged) {
         const int K = a.K, S = a.S, N = a.N, E = a.E, H = E + 1, row = (int)blockIdx.x;
@@ -53,7 +53,11 @@ struct head_branch {
     int h, b, first, n, at;  // head, branch, its first action, how many; that action among those of all heads
 
     FX_DEVICE head_branch(const ensemble_loss_args &a, int r)
-        : h(r / a.K), b(r - h * a.K), first(branch_first(a.branch_sizes, b)), n(branch_size(a.branch_sizes, b)), at(h * a.S + first) {}
+        : h(r / a.K),
+          b(r - h * a.K),
+          first(branch_first(a.branch_sizes, b)),
+          n(branch_size(a.branch_sizes, b)),
+          at(h * a.S + first) {}
 
     FX_DEVICE int taken(const ensemble_loss_args &a) const {
         return branch_action(a.branch_sizes, a.K, a.action[blockIdx.x], b);
@@ -187,7 +191,8 @@ FX_DEVICE void ensemble_pair(const ensemble_loss_args &a, const ensemble_row &s,
 
 // The gradient of a branch's actions, of which the similarity has a share in every one.
 template <int A, bool STAGED>
-FX_DEVICE void ensemble_gradient(const ensemble_loss_args &a, const ensemble_row &s, const atom_values &z, int r, float *out) {
+FX_DEVICE void ensemble_gradient(const ensemble_loss_args &a, const ensemble_row &s, const atom_values &z, int r,
+                              float *out) {
     const int S = a.S, N = a.N, H = a.E + 1, lane = lane_id();
     const head_branch of(a, r);
     const float pairs = 0.5f * (float)(H * a.E);

@@ -22,7 +22,7 @@ struct ensemble_row {
     float *deviation;  // (S,) of Q over the heads
     float *alike;      // (H, H) similarity of two heads
     float *loss;       // (E, K) weighted
-    float *ce;         // (E, K)
+    float *ce;  // (E, K)
 
     FX_DEVICE ensemble_row(float *shared, int E, int K, int S, int N) {
         const int H = E + 1;
@@ -61,8 +61,7 @@ FX_DEVICE void head_loss(const ensemble_loss_args &a, const ensemble_row &s, int
     const softmax_row next = lane_softmax(N, [&](int j) { return p_next[j] + x[j]; }, atom);
     const float inverse = 1.0f / next.sum, discount = a.discount[row];
     FX_LANES(j, N) p_next[j] = expf(p_next[j] + x[j] - next.top) * inverse;
-    project_row(p_next, m, N, (a.ret[row] + discount * v_min - v_min) * (1.0f / delta_z), discount,
-                    next.sum * inverse);
+    project_row(p_next, m, N, (a.ret[row] + discount * v_min - v_min) * (1.0f / delta_z), discount, next.sum * inverse);
 
     const float *logit =
         a.more + (int64_t)row * a.Mp + (e * a.S + first + branch_action(a.branch_sizes, K, a.action[row], b)) * N;
@@ -107,15 +106,15 @@ FX_DEVICE void ensemble_row_host(const ensemble_loss_args &a, int row, float *sh
         const bool online = r < H * K;
         const int i = online ? r : r - H * K, h = i / K, b = i - h * K;
         const float *advantage = online ? advantages(h) : next_more + h * S * N;
-        branch_base(online ? value : next_value, advantage + branch_first(sizes, b) * N,
-                        branch_size(sizes, b), N, (online ? s.base : s.next) + i * N);
+        branch_base(online ? value : next_value, advantage + branch_first(sizes, b) * N, branch_size(sizes, b), N,
+                    (online ? s.base : s.next) + i * N);
     }
     FX_ROWS(r, H * S + E * K) {
         if (r < H * S) {
             const int h = r / S, action = r - h * S;
             const float *v = s.base + (h * K + branch_of(sizes, action)) * N, *x = advantages(h) + action * N;
-            const softmax_row soft = lane_softmax(
-                N, [&](int j) { return v[j] + x[j]; }, [&](int j) { return v_min + delta_z * (float)j; });
+            const softmax_row soft =
+                lane_softmax(N, [&](int j) { return v[j] + x[j]; }, [&](int j) { return v_min + delta_z * (float)j; });
             FX_LANE_0 s.q[r] = soft.expectation, s.top[r] = soft.top, s.inverse[r] = 1.0f / soft.sum;
         } else {
             head_loss(a, s, row, r - H * S, weight);

@@ -23,7 +23,8 @@ namespace {
 
 // a* of branch b from the expected returns (H, S), by one row of FX_ROWS.
 FX_DEVICE void choose(const ensemble_values_args &a, const float *q, int b) {
-    const int row = (int)blockIdx.x, n = fx::branch_size(a.branch_sizes, b), first = fx::branch_first(a.branch_sizes, b);
+    const int row = (int)blockIdx.x, n = fx::branch_size(a.branch_sizes, b),
+              first = fx::branch_first(a.branch_sizes, b);
     const int best = fx::lane_argmax(n, [&](int i) {
                          float sum = 0.0f;
                          for (int h = 0; h <= a.E; ++h) sum += q[h * a.S + first + i];
@@ -48,7 +49,8 @@ FX_DEVICE void values_row(const ensemble_values_args &a, float *shared) {
         fx::await_staged();
     }
     for (int r = fx::warp_id(); r < H * K; r += fx::warps()) {
-        const int h = r / K, b = r - h * K, n = fx::branch_size(a.branch_sizes, b), first = fx::branch_first(a.branch_sizes, b);
+        const int h = r / K, b = r - h * K, n = fx::branch_size(a.branch_sizes, b),
+                  first = fx::branch_first(a.branch_sizes, b);
         const float *logit = h == 0 ? value + (1 + first) * N : more + ((h - 1) * S + first) * N;
         const fx::lane_atoms<A> base = fx::lane_base(place, value, logit, n, N);
         fx::action_softmaxes<A, false>(place, base, logit, nullptr, q + h * S + first, n, N, z);
@@ -71,7 +73,8 @@ FX_DEVICE void values_row_host(const ensemble_values_args &a, float *shared) {
 }  // namespace
 
 #ifdef FX_GPU
-extern "C" __global__ void __launch_bounds__(ENSEMBLE_THREADS) ensemble_values(const __grid_constant__ ensemble_values_args a);
+extern "C" __global__ void __launch_bounds__(ENSEMBLE_THREADS)
+    ensemble_values(const __grid_constant__ ensemble_values_args a);
 extern "C" __global__ void __launch_bounds__(ENSEMBLE_WIDE_THREADS, 1)
     ensemble_values_wide(const __grid_constant__ ensemble_values_wide_args a);
 #endif

@@ -22,7 +22,8 @@ namespace {
 #ifdef FX_GPU
 // Branch b by one warp: its loss, and the gradient of its advantages; d of the taken action to shared memory, for V.
 template <int A>
-FX_DEVICE void branch_gradient(const entropy_gradient_args &a, const float *row, float *d, float *loss, float *squares, int b) {
+FX_DEVICE void branch_gradient(const entropy_gradient_args &a, const float *row, float *d, float *loss, float *squares,
+                            int b) {
     using namespace fx;
     const int N = a.N, n = branch_size(a.branch_sizes, b), first = branch_first(a.branch_sizes, b), lane = lane_id();
     const int taken = branch_action(a.branch_sizes, a.K, a.action[blockIdx.x], b);
@@ -125,8 +126,10 @@ FX_DEVICE void entropy_row_host(const entropy_gradient_args &a, float *shared) {
 }  // namespace
 
 #ifdef FX_GPU
-extern "C" __global__ void __launch_bounds__(HEAD_THREADS) entropy_gradient(const __grid_constant__ entropy_gradient_args a);
-extern "C" __global__ void __launch_bounds__(HEAD_THREADS) entropy_gradient_wide(const __grid_constant__ entropy_gradient_wide_args a);
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
+    entropy_gradient(const __grid_constant__ entropy_gradient_args a);
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
+    entropy_gradient_wide(const __grid_constant__ entropy_gradient_wide_args a);
 #endif
 
 FX_KERNEL_ANYBLOCK(entropy_gradient) {

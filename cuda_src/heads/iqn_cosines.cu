@@ -46,7 +46,7 @@ FX_KERNEL_ANYBLOCK(iqn_cosines) {
         FX_LANES(k, a.Cp) {
             constexpr int ONE = 1 << IQN_TAU_BITS;
             const int q = (int)((uint32_t)k * m & (uint32_t)(2 * ONE - 1));  // k tau modulo 2: wraps harmlessly
-            const float c = q ? cos_pi(q > ONE ? 2 * ONE - q : q) : 1.0f;  // exact: dE_0 is then de (children/iqn.py)
+            const float c = q ? cos_pi(q > ONE ? 2 * ONE - q : q) : 1.0f;    // exact: dE_0 is then de (children/iqn.py)
             out[k] = k < a.C ? c : 0.0f;
         }
     }

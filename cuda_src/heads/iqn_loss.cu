@@ -38,7 +38,7 @@ FX_DEVICE float quartile_range(const float *z, int n) {
 // sum[k] = dot product of row k of `from`, rows Hp apart, with x; both of so many vectors. A warp each on a GPU.
 template <int LEVELS, int M>
 FX_DEVICE void level_dots(int vectors, const float *const (&rows)[M], const float *const (&x)[LEVELS],
-                          float (&sum)[LEVELS * M]) {
+                       float (&sum)[LEVELS * M]) {
     using namespace fx;
 #ifdef FX_GPU
     FX_UNROLL

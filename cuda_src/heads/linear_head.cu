@@ -29,7 +29,8 @@ FX_KERNEL_ANYBLOCK(head_gradient) {
             if (column < a.first) a.means[column] = sum / (float)a.B;
             else a.dbias[column - a.first] = sum;
         }
-        if (column == 0) FX_FOR(j, HEAD_WIDTH - a.outputs) a.dbias[a.outputs + j] = 0.0f;
+        if (column == 0)
+            FX_FOR(j, HEAD_WIDTH - a.outputs) a.dbias[a.outputs + j] = 0.0f;
         return;
     }
     const int split = block / across, left = block % across * HEAD_COLUMNS, columns = min(HEAD_COLUMNS, a.Hp - left);

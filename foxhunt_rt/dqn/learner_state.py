@@ -49,7 +49,8 @@ _BUILT_IN = ("network.hidden", "network.residual", "network.atoms", "network.pre
              "horizons.ready_steps", "horizons.bound",
              "plan.enabled", "plan.length", "plan.holdout", "plan.block_bars", "plan.rate", "plan.ready_steps",
              "plan.gate_readiness",
-             "denoise.enabled", "denoise.rows", "denoise.sigma", "denoise.shape_trunk", "denoise.budget_share")  # fmt: skip
+             "denoise.enabled", "denoise.rows", "denoise.sigma", "denoise.shape_trunk", "denoise.trunk_weight",
+             "denoise.budget_share")  # fmt: skip
 
 
 def _sizes(learner: Learner) -> dict[str, Any]:

@@ -234,7 +234,8 @@ def reference(f: Fed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], A
         factor = {name: scale(name, jax.grad(lambda x, name=name: of_logits(x, f, targets)[name].sum())(logits))
                   for name in ("ce", "mse", "cql", "entropy", "ensemble")}  # fmt: skip
         factor["iqn"] = scale("iqn", jax.grad(lambda x: iqn(theta, x, f, y).sum())(psi[: f.M]))
-        factor["denoise"] = scale("denoise", jax.grad(lambda x: denoise(theta, x, f).sum())(psi[f.M :]))
+        weight = f.config.denoise.trunk_weight
+        factor["denoise"] = scale("denoise", jax.grad(lambda x: weight * denoise(theta, x, f).sum())(psi[f.M :]))
 
         delta = jnp.abs(expected(at(logits[0], f.taken_actions), f) - (targets[0] * f.z).sum(-1)).mean(1)
 
@@ -243,7 +244,7 @@ def reference(f: Fed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], A
             x, noised = psi[: f.M], psi[f.M :]
             parts = {name: factor[name] * each for name, each in of_logits(heads(p, f, x), f, targets).items()}
             parts |= {"iqn through the trunk": factor["iqn"] * iqn(cut(p), x, f, y), "iqn": iqn(p, cut(x), f, y)}
-            parts |= {"denoise through the trunk": factor["denoise"] * denoise(cut(p), noised, f),
+            parts |= {"denoise through the trunk": weight * factor["denoise"] * denoise(cut(p), noised, f),
                       "denoise": denoise(p, cut(noised), f)}  # fmt: skip
             return {**parts, **own_heads(p, cut(psi), f, q)}
 

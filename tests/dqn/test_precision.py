@@ -149,7 +149,8 @@ def test_large_layers_are_measured_against_the_library(runtime: Runtime, precisi
 @pytest.mark.slow
 def test_the_production_profile_trains_under_hostsim(runtime: Runtime) -> None:
     """Its precision is tf32; a few steps at a tenth of its batch."""
-    config = Config.profile("production").with_set(["replay.capacity=1024", "replay.batch=128"])
+    config = Config.profile("production").with_set(["replay.capacity=1024", "replay.batch=128", "her.achieved_column=0",
+                                                    "her.goal_column=1"])  # fmt: skip
     learner = Learner(runtime, config, 24, (3, 2, 2, 2))
     rows = transitions(Case("p", 24, (1,), (3, 2, 2, 2), 51, 128))
     fill(learner, rows)

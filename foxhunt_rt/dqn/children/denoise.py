@@ -113,7 +113,7 @@ class Denoise(Extension):
                     child.launch("denoise_norms", (h,), (_THREADS,), dict(dx=self.dx, norms=norms, H=h, Hp=width))
                 child.launch("denoise_trunk", (-(-self.dx.size // _TRUNK_ELEMENTS),), (256,), dict(
                     dx=self.dx, norms=norms, step=step.step, dtrunk=through[1], scale=step.metric("denoise_scale"),
-                    share=self.config.budget_share, H=h, Hp=width))  # fmt: skip
+                    share=self.config.budget_share, weight=self.config.trunk_weight, H=h, Hp=width))  # fmt: skip
         reported = means[: rows.shape[1]]
         with step.child("post_aux.denoise_sum", after="post_aux.denoise", reads=[rows, partial, runs],
                         writes=[reported, *group.gradient]) as child:  # fmt: skip

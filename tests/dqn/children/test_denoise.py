@@ -115,8 +115,11 @@ def test_gradients_of_the_head_and_of_the_trunk(runtime: Runtime, settings: tupl
     learner.close()
 
 
-@pytest.mark.parametrize(("budget", "rows"), [(0.0, 19), (0.01, 19), (0.01, 4099)])
-def test_the_trunk_gets_the_gradient_within_its_share_of_the_budget(runtime: Runtime, budget: float, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("budget", "rows", "weight"), [(0.0, 19, 1.0), (0.0, 19, 0.3), (0.01, 19, 0.7), (0.01, 4099, 0.7)]
+)
+def test_the_trunk_gets_the_gradient_within_its_share_of_the_budget(runtime: Runtime, budget: float, rows: int,
+                                                                    weight: float) -> None:  # fmt: skip
     """What the whole trunk gets is the gradient of the C51 loss, as without the feature, and that of the reconstruction. With
     many rows their norms are made by a launch of their own."""
     without = learner_of(runtime, f"loss.grad_budget={budget}", "replay.n_step=1")
@@ -124,18 +127,18 @@ def test_the_trunk_gets_the_gradient_within_its_share_of_the_budget(runtime: Run
     without.drain()
     plain = without.layout.unpack(without.grad.grad.to_numpy())
     learner = learner_of(runtime, *ON, f"loss.grad_budget={budget}", "denoise.budget_share=0.25", "replay.n_step=1",
-                         f"denoise.rows={rows}")  # fmt: skip
+                         f"denoise.rows={rows}", f"denoise.trunk_weight={weight}")  # fmt: skip
     params, noised, clean = seen(learner)
     record = learner.drain()[-1]
     feature = extension(learner, Denoise)
     assert feature.dx is not None
-    norm = np.linalg.norm(feature.dx.to_numpy().astype(np.float64))
+    norm = weight * np.linalg.norm(feature.dx.to_numpy().astype(np.float64))
     scale = min(1.0, 0.25 * budget / norm) if budget else 1.0
     assert record["denoise_scale"] == pytest.approx(scale, rel=1e-5) and (scale < 1.0) == (budget > 0.0)
     _, gradient = loss_and_gradient(params, noised, clean)
     found = learner.layout.unpack(learner.grad.grad.to_numpy())
     for name in (n for n in found if n.startswith("trunk")):
-        share = scale * np.asarray(gradient[name])
+        share = scale * weight * np.asarray(gradient[name])
         np.testing.assert_allclose(found[name] - plain[name].astype(np.float64), share, rtol=2e-4,
                                    atol=2e-5 * np.abs(share).max())  # fmt: skip
         assert np.abs(share).max() > 0.0
